@@ -11,7 +11,8 @@ solver that does not another constant, boundary, window or number of steps, one 
 `edits/_forward.py`). It is one transformation of a syntax tree (`edits/_rewrite.py`), made by the same code in both sources.
 Both edited programs are loaded afresh and called with the example's arguments. Of each edit one of these comes:
 
-  agrees         all results are the same, up to rounding: the loss and what was updated by its derivatives
+  agrees         all results are the same, up to rounding: the loss and what was updated by its derivatives; the detail
+                 says where the text had to be edited at more places than the author's source
   differs        they are not; the detail says which, and whether the loss agrees
   no such place  the text has no place, or no clear one, for this edit
   fails          the edited text cannot be loaded or run
@@ -134,7 +135,8 @@ class Sides:
     def outcome(self, edit: Edit, number: int) -> tuple[str, str]:
         tolerance = self.program.tolerance
         try:
-            author = self.keep(f"{number}.author.py", edited(self.source, edit.how))
+            author, places = edited(self.source, edit.how)
+            self.sources[f"{number}.author.py"] = author
             expected = results(*self.built(self.loaded(f"author_{number}", author)))
         except Exception as error:
             return "BAD EDIT", f"of the author's program: {short_error(error)}"
@@ -150,7 +152,8 @@ class Sides:
         if has_loss and all(way in loss for way in changed):
             return "BAD EDIT", "it changes the loss of the author's program, but no other result"
         try:
-            text = self.keep(f"{number}.text.py", edited(self.text, edit.how))
+            text, places_in_text = edited(self.text, edit.how)
+            self.sources[f"{number}.text.py"] = text
         except NoSuchPlace as error:
             return "no such place", str(error)
         try:
@@ -158,10 +161,11 @@ class Sides:
         except Exception as error:  # whatever an edited program raises is a result
             return "fails", short_error(error)
         apart = differing(expected, got, tolerance)
+        more = "" if places_in_text <= places else f"; at {places_in_text} places of the text, {places} of the author's"
         if not apart and not has_loss:
-            return "agrees", f"{len(changed)} of {len(expected)} results changed"
+            return "agrees", f"{len(changed)} of {len(expected)} results changed{more}"
         if not apart:
-            return "agrees", f"loss and {len(changed) - len(set(loss) & set(changed))} other results changed"
+            return "agrees", f"loss and {len(changed) - len(set(loss) & set(changed))} other results changed{more}"
         wrong = [f"{way} by {gap:.0e}" for way, gap in apart.items() if not self.is_loss(way)]
         word = "wrong" if any(way in apart for way in loss) else "right"
         others = len(expected) - len(loss)
@@ -171,10 +175,6 @@ class Sides:
 
     def is_loss(self, way: str) -> bool:
         return self.program.loss is not None and re.match(self.program.loss, way) is not None
-
-    def keep(self, name: str, source: str) -> str:
-        self.sources[name] = source
-        return source
 
     def loaded(self, name: str, source: str) -> types.ModuleType:
         """The source as a fresh module; what an author's file reads beside it is found."""

@@ -52,21 +52,22 @@ class Loss:
     params: str = "params"
 
 
-def edited(source: str, edit: Replace | Loss) -> str:
-    """The source with the edit made, or `NoSuchPlace`."""
+def edited(source: str, edit: Replace | Loss) -> tuple[str, int]:
+    """The source with the edit made, and at how many places; or `NoSuchPlace`."""
     module = ast.parse(source)
+    places = 1
     if isinstance(edit, Replace):
-        _replace(module, edit)
+        places = _replace(module, edit)
     else:
         _change_loss(module, edit)
     _import_jax(module)
-    return ast.unparse(ast.fix_missing_locations(module)) + "\n"
+    return ast.unparse(ast.fix_missing_locations(module)) + "\n", places
 
 
 # ------------------------------------------------------------------ replacing an expression
 
 
-def _replace(module: ast.Module, edit: Replace) -> None:
+def _replace(module: ast.Module, edit: Replace) -> int:
     pattern, by = _expression(edit.pattern), _expression(edit.by)
     roots: list[Scope] = []
     for name in () if edit.everywhere else edit.within:
@@ -74,7 +75,7 @@ def _replace(module: ast.Module, edit: Replace) -> None:
         if roots:
             break
     where = f"in {' or '.join(f.name for f in roots if not isinstance(f, ast.Module))}" if roots else "anywhere"
-    edited_in: set[int] = set()
+    edited_in: dict[int, int] = {}
     for root in roots or [module]:
         for number, outer in enumerate(root.body if isinstance(root, ast.Module) else [root]):
             if getattr(outer, "name", "").startswith("_"):
@@ -82,11 +83,13 @@ def _replace(module: ast.Module, edit: Replace) -> None:
             rewriter = _Rewriter(pattern, by, _aliases(outer))
             rewriter.visit(outer)
             if rewriter.places:
-                edited_in.add(number if isinstance(root, ast.Module) else id(root))
+                key = number if isinstance(root, ast.Module) else id(root)
+                edited_in[key] = edited_in.get(key, 0) + rewriter.places
     if not edited_in:
         raise NoSuchPlace(f"no `{edit.pattern}` {where}")
     if len(edited_in) > 1 and not edit.everywhere:
         raise NoSuchPlace(f"`{edit.pattern}` in {len(edited_in)} functions")
+    return sum(edited_in.values())
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -144,7 +147,9 @@ def _is_entry(pattern: ast.Subscript, node: ast.AST, aliases: dict[str, object],
 
 
 def _canonical(node: ast.AST) -> ast.AST:
-    """`x.sum(...)` as `jnp.sum(x, ...)`, `lax.f` as `jax.lax.f`, `jnp.mod(x, y)` as `x % y`, `scan(f, init, None)` as `scan(f, init)`."""
+    """What means the same in one form: `x.sum(...)` as `jnp.sum(x, ...)`, `lax.f` as `jax.lax.f`, `jnp.mod(x, y)` as
+    `x % y`, `scan(f, init, None)` as `scan(f, init)`.
+    """
     if isinstance(node, ast.Attribute):
         dotted = ast.unparse(node)
         for short, long in SPELLINGS.items():
