@@ -1,23 +1,27 @@
 """Makes the same edit in the author's source and in the written text, and compares the two programs.
 
-    python bench/edits.py                           thirty edits; each has to agree
-    python bench/edits.py --derivatives written     the control: none may agree
+    python bench/edits.py                           fifty edits; each has to agree
+    python bench/edits.py --derivatives written     the control, of the thirty that differentiate: none may agree
     python bench/edits.py --self-check              the author's source in the place of the text: each has to agree
     python bench/edits.py --only "gpt|decay" --json OUT.json --keep DIR
 
-An edit (`edits/_table.py`) is what a maintainer does to a train step, a solver or a sampler: another activation, a term or
-a clip in the loss, one more layer, another constant. It is one transformation of a syntax tree (`edits/_rewrite.py`), made
-by the same code in both sources. Both edited programs are loaded afresh and called with the example's arguments. Of each
-edit one of these comes:
+An edit is what a maintainer does: to a train step, a solver or a sampler that differentiates another activation, a term or
+a clip in the loss, one more layer, another constant (thirty, `edits/_table.py`); to a simulation, a network, a sampler or a
+solver that does not another constant, boundary, window or number of steps, one more term or layer (twenty,
+`edits/_forward.py`). It is one transformation of a syntax tree (`edits/_rewrite.py`), made by the same code in both sources.
+Both edited programs are loaded afresh and called with the example's arguments. Of each edit one of these comes:
 
-  agrees         all results are the same, up to rounding: the loss and what was updated by its derivatives
-  differs        they are not; the detail says whether the loss agrees, and which of the others do not
+  agrees         all results are the same, up to rounding: the loss and what was updated by its derivatives; the detail
+                 says where the text had to be edited at more places than the author's source
+  differs        they are not; the detail says which, and whether the loss agrees
   no such place  the text has no place, or no clear one, for this edit
   fails          the edited text cannot be loaded or run
-  BAD EDIT       it is no edit of the author's program, or does not change its loss and another result as well
+  BAD EDIT       it is no edit of the author's program, or does not change its results clearly: where the program has a
+                 loss, that and another result as well
   not measured   the program cannot be built or decompiled, or its text differs before any edit
 
 The option `derivatives` goes to `untrace.decompile` where it has it; the texts of one that has not are the written ones.
+The control leaves the twenty out: how derivatives are written is no matter of theirs.
 The last line reads `N passed, M failed`. The exit code is 0 only if all agree (with `written`: if none does) and no edit is bad.
 """
 
@@ -46,8 +50,9 @@ from _common import (
     short_error,
     write_json,
 )
+from edits._forward import FORWARD
 from edits._rewrite import NoSuchPlace, edited
-from edits._table import PROGRAMS, Edit, Program
+from edits._table import DIFFERENTIATED, Edit, Program
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
@@ -63,7 +68,7 @@ Leaves = dict[str, np.ndarray]  # by the way to each in the result
 def measure(options: dict[str, Any], record: Record) -> None:
     """Records what came of each edit of one program."""
     record.put(stage="build")
-    program = next(p for p in PROGRAMS if p.name == options["name"])
+    program = next(p for p in DIFFERENTIATED + FORWARD if p.name == options["name"])
     path = Path(options["case"])
     fn, args = build_case(path)
     before = results(fn, args)
@@ -77,7 +82,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
         record.put(notes=notes)
     sides = Sides(program, args, before, path, source, text, name, work)
     record.put(stage="as it was")
-    apart = differing(before, results(sides.text_function("as_it_was", text), args), program.tolerance)
+    apart = differing(before, results(*sides.text_call("as_it_was", text)), program.tolerance)
     if apart:
         raise ValueError(f"the text differs before any edit: {', '.join(apart)[:160]}")
     rows = []
@@ -130,40 +135,46 @@ class Sides:
     def outcome(self, edit: Edit, number: int) -> tuple[str, str]:
         tolerance = self.program.tolerance
         try:
-            author = self.keep(f"{number}.author.py", edited(self.source, edit.how))
-            expected = results(self.loaded(f"author_{number}", author).build()[0], self.args)
+            author, places = edited(self.source, edit.how)
+            self.sources[f"{number}.author.py"] = author
+            expected = results(*self.built(self.loaded(f"author_{number}", author)))
         except Exception as error:
             return "BAD EDIT", f"of the author's program: {short_error(error)}"
         if any(not np.all(np.isfinite(x)) for x in expected.values() if x.dtype.kind == "f"):
             return "BAD EDIT", "the author's program gives numbers that are not finite"
         changed = differing(self.before, expected, tolerance, CLEARLY)
         loss = [way for way in expected if self.is_loss(way)]
-        if not any(way in changed for way in loss):
+        has_loss = self.program.loss is not None
+        if not changed:
+            return "BAD EDIT", "it does not change the results of the author's program"
+        if has_loss and not any(way in changed for way in loss):
             return "BAD EDIT", f"it changes {len(changed)} results of the author's program, but not the loss"
-        if all(way in loss for way in changed):
+        if has_loss and all(way in loss for way in changed):
             return "BAD EDIT", "it changes the loss of the author's program, but no other result"
         try:
-            text = self.keep(f"{number}.text.py", edited(self.text, edit.how))
+            text, places_in_text = edited(self.text, edit.how)
+            self.sources[f"{number}.text.py"] = text
         except NoSuchPlace as error:
             return "no such place", str(error)
         try:
-            got = results(self.text_function(f"text_{number}", text), self.args)
+            got = results(*self.text_call(f"text_{number}", text))
         except Exception as error:  # whatever an edited program raises is a result
             return "fails", short_error(error)
         apart = differing(expected, got, tolerance)
+        more = "" if places_in_text <= places else f"; at {places_in_text} places of the text, {places} of the author's"
+        if not apart and not has_loss:
+            return "agrees", f"{len(changed)} of {len(expected)} results changed{more}"
         if not apart:
-            return "agrees", f"loss and {len(changed) - len(set(loss) & set(changed))} other results changed"
+            return "agrees", f"loss and {len(changed) - len(set(loss) & set(changed))} other results changed{more}"
         wrong = [f"{way} by {gap:.0e}" for way, gap in apart.items() if not self.is_loss(way)]
         word = "wrong" if any(way in apart for way in loss) else "right"
         others = len(expected) - len(loss)
+        if not has_loss:
+            return "differs", f"{len(wrong)} of {others} results wrong: {', '.join(wrong)}"
         return "differs", f"loss {word}, {len(wrong)} of {others} others wrong: {', '.join(wrong)}"
 
     def is_loss(self, way: str) -> bool:
-        return re.match(self.program.loss, way) is not None
-
-    def keep(self, name: str, source: str) -> str:
-        self.sources[name] = source
-        return source
+        return self.program.loss is not None and re.match(self.program.loss, way) is not None
 
     def loaded(self, name: str, source: str) -> types.ModuleType:
         """The source as a fresh module; what an author's file reads beside it is found."""
@@ -171,9 +182,16 @@ class Sides:
         path.write_text(source, encoding="utf-8")
         return load_module(path, f"edited_{name}")
 
-    def text_function(self, name: str, text: str) -> Callable[..., Any]:
+    def text_call(self, name: str, text: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         module = self.loaded(name, text)
-        return module.build()[0] if self.name == "build" else getattr(module, self.name)
+        return self.built(module) if self.name == "build" else (getattr(module, self.name), self.args)
+
+    def built(self, module: types.ModuleType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The author's function, and the example's arguments as the classes of this copy of his module."""
+        import jax
+
+        fn, args = module.build()
+        return fn, jax.tree.unflatten(jax.tree.structure(tuple(args)), jax.tree.leaves(self.args))
 
 
 def results(fn: Callable[..., Any], args: tuple[Any, ...]) -> Leaves:
@@ -227,7 +245,7 @@ def main() -> int:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     is_control = options.derivatives == "written" and not options.self_check
-    for program in PROGRAMS:
+    for program in DIFFERENTIATED if is_control else DIFFERENTIATED + FORWARD:
         wanted = [e.words for e in program.edits if re.search(options.only or "", f"{program.name}: {e.words}")]
         if wanted:
             rows += rows_of(program, wanted, options)

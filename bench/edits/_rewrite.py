@@ -1,8 +1,9 @@
 """One edit of a module's source, made without knowing whether the author or untrace wrote it.
 
 A pattern is an expression in which a single capital letter stands for anything: `jax.nn.relu(A)`. What means the same is
-one pattern: `x.sum(axis=-1)` is `jnp.sum(x, axis=-1)`, `lax.f` is `jax.lax.f`, 2 is 2.0. `A["w1"]` stands for the entry
-`w1` of anything; inside a pattern, also for a variable that was given such an entry or is called `w1`. `A` is that entry.
+one pattern: `x.sum(axis=-1)` is `jnp.sum(x, axis=-1)`, `lax.f` is `jax.lax.f`, `x % y` is `jnp.mod(x, y)`, 2 is 2.0.
+`A["w1"]` stands for the entry or the field `w1` of anything; inside a pattern, also for a variable that was given such an
+entry or is called `w1`. `A` is that entry.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 SPELLINGS = {"nn.": "jax.nn.", "lax.": "jax.lax.", "jax.numpy.": "jnp."}
+OPERATORS = {"jnp.mod": ast.Mod, "jnp.remainder": ast.Mod}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
@@ -50,21 +52,22 @@ class Loss:
     params: str = "params"
 
 
-def edited(source: str, edit: Replace | Loss) -> str:
-    """The source with the edit made, or `NoSuchPlace`."""
+def edited(source: str, edit: Replace | Loss) -> tuple[str, int]:
+    """The source with the edit made, and at how many places; or `NoSuchPlace`."""
     module = ast.parse(source)
+    places = 1
     if isinstance(edit, Replace):
-        _replace(module, edit)
+        places = _replace(module, edit)
     else:
         _change_loss(module, edit)
     _import_jax(module)
-    return ast.unparse(ast.fix_missing_locations(module)) + "\n"
+    return ast.unparse(ast.fix_missing_locations(module)) + "\n", places
 
 
 # ------------------------------------------------------------------ replacing an expression
 
 
-def _replace(module: ast.Module, edit: Replace) -> None:
+def _replace(module: ast.Module, edit: Replace) -> int:
     pattern, by = _expression(edit.pattern), _expression(edit.by)
     roots: list[Scope] = []
     for name in () if edit.everywhere else edit.within:
@@ -72,7 +75,7 @@ def _replace(module: ast.Module, edit: Replace) -> None:
         if roots:
             break
     where = f"in {' or '.join(f.name for f in roots if not isinstance(f, ast.Module))}" if roots else "anywhere"
-    edited_in: set[int] = set()
+    edited_in: dict[int, int] = {}
     for root in roots or [module]:
         for number, outer in enumerate(root.body if isinstance(root, ast.Module) else [root]):
             if getattr(outer, "name", "").startswith("_"):
@@ -80,11 +83,13 @@ def _replace(module: ast.Module, edit: Replace) -> None:
             rewriter = _Rewriter(pattern, by, _aliases(outer))
             rewriter.visit(outer)
             if rewriter.places:
-                edited_in.add(number if isinstance(root, ast.Module) else id(root))
+                key = number if isinstance(root, ast.Module) else id(root)
+                edited_in[key] = edited_in.get(key, 0) + rewriter.places
     if not edited_in:
         raise NoSuchPlace(f"no `{edit.pattern}` {where}")
     if len(edited_in) > 1 and not edit.everywhere:
         raise NoSuchPlace(f"`{edit.pattern}` in {len(edited_in)} functions")
+    return sum(edited_in.values())
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -113,7 +118,7 @@ def _matches(
             return ast.dump(found[pattern.id]) == ast.dump(node)
         found[pattern.id] = node  # type: ignore[assignment]
         return isinstance(node, ast.expr)
-    if isinstance(pattern, ast.Subscript):
+    if isinstance(pattern, ast.Subscript) and isinstance(pattern.slice, ast.Constant):
         return _is_entry(pattern, node, aliases, is_root) and _matches(pattern.value, node, found, aliases)
     if isinstance(pattern, ast.Constant) and isinstance(node, ast.Constant):
         return _same_constant(pattern.value, node.value)
@@ -136,11 +141,15 @@ def _is_entry(pattern: ast.Subscript, node: ast.AST, aliases: dict[str, object],
     key = getattr(pattern.slice, "value", None)
     if isinstance(node, ast.Name) and not is_root:
         return key in (aliases.get(node.id), _base(node.id))
+    if isinstance(node, ast.Attribute):
+        return node.attr == key
     return isinstance(node, ast.Subscript) and getattr(node.slice, "value", None) == key
 
 
 def _canonical(node: ast.AST) -> ast.AST:
-    """`x.sum(...)` as `jnp.sum(x, ...)`, `lax.f` as `jax.lax.f`."""
+    """What means the same in one form: `x.sum(...)` as `jnp.sum(x, ...)`, `lax.f` as `jax.lax.f`, `jnp.mod(x, y)` as
+    `x % y`, `scan(f, init, None)` as `scan(f, init)`.
+    """
     if isinstance(node, ast.Attribute):
         dotted = ast.unparse(node)
         for short, long in SPELLINGS.items():
@@ -150,6 +159,12 @@ def _canonical(node: ast.AST) -> ast.AST:
         if ast.unparse(node.func.value) not in ("jnp", "np", "lax", "jax.numpy", "jax.lax"):
             function = _expression(f"jnp.{node.func.attr}")
             return ast.Call(function, [node.func.value, *node.args], node.keywords)
+    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+        called = ast.unparse(_canonical(node.func))
+        if called in OPERATORS and len(node.args) == 2 and not node.keywords:
+            return ast.BinOp(node.args[0], OPERATORS[called](), node.args[1])
+        if called == "jax.lax.scan" and [getattr(x, "value", 0) for x in node.args[2:]] == [None]:
+            return ast.Call(node.func, node.args[:2], node.keywords)
     return node
 
 

@@ -1,4 +1,4 @@
-"""The thirty edits, by program."""
+"""What an edit and its program are, and the thirty edits of programs that differentiate."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Edit:
 class Program:
     """A program of a folder (`own` is `bench/edits`), which of its results are its loss, and its edits.
 
-    `loss` is a regular expression on the ways to the results, `[2]` or `[0].logdensity`. `tolerance` is how far two
-    compilations of one program may be apart, of the largest value of an array; None takes the dtype's.
+    `loss` is a regular expression on the ways to the results, `[2]` or `[0].logdensity`; None where the program takes no
+    derivative. `tolerance` is how far two compilations of one program may be apart, of the largest value of an array;
+    None takes the dtype's.
     """
 
     folder: str
     name: str
-    loss: str
+    loss: str | None
     edits: tuple[Edit, ...]
     tolerance: float | None = None
 
@@ -40,7 +41,7 @@ def loss(words: str, within: str, by: str, params: str = "params") -> Edit:
 
 DECAY = "V + 1e-2 * sum(jnp.sum(p ** 2) for p in jax.tree.leaves(PARAMS))"
 
-PROGRAMS = (
+DIFFERENTIATED = (
     Program(
         "zoo",
         "shard_map_data_parallel",
