@@ -216,3 +216,21 @@ def test_the_command_line_writes_it(tmp_path: Path, capsys: pytest.CaptureFixtur
     source.write_text("import jax.numpy as jnp\ndef f(x):\n    return jnp.sin(x) * 2\n")
     assert main(["show", f"{source}:f", "f32[3]", "--to", "numpy"]) == 0
     assert "np.sin(x) * 2.0" in capsys.readouterr().out
+
+
+def _edges(u, k, places):
+    u = u.at[0].set(u[1]).at[-1].set(u[-2]).at[1:-1].add(0.5 * u[:-2])
+    u = u.at[np.array([2, 2, 3])].add(1.0).at[places].multiply(2.0)  # twice at one place; `places` may lie outside
+    return u, k.at[:, 1].multiply(2).at[0, 0].min(-1).at[..., 0].set(7)
+
+
+def test_updates_of_parts_are_said_by_their_index():
+    args = (np.arange(8, dtype=np.float32), np.ones((3, 4), np.int32), np.array([-1, 5, 11, -20], np.int32))
+    d = untrace.decompile(_edges, target="numpy", sizes="fixed")(*args)
+    assert "np.s_[1:7]" in d.source or "np.s_[1:-1]" in d.source
+    assert d.source.count("= _put(") + d.source.count(" _put(") >= 3 and "np.minimum" in d.source
+    for found, expected in zip(d(*args), _edges(jnp.asarray(args[0]), jnp.asarray(args[1]), args[2]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    before = args[0].copy()
+    d(*args)
+    np.testing.assert_array_equal(args[0], before)  # the argument is not what is changed

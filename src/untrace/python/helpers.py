@@ -36,6 +36,8 @@ def helper(
 
     def register(function: Any) -> Any:
         name = key(inspect.unwrap(function).__name__, target)
+        if name in _FUNCTIONS:
+            raise ValueError(f"a second helper {name!r}: {function.__module__}")
         _FUNCTIONS[name] = inspect.unwrap(function)
         _MODULES[name] = modules
         _NEEDS[name] = needs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from untrace.ir.nodes import Library
 from untrace.lift.recognise.library import resolve
 from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute
 from untrace.targets.numpy.rules.table import NUMPY
+from untrace.targets.numpy.runtime.indexing import _put
 
 # Kinds of paths (`lift.recognise.library`) that mean the same for arrays of NumPy, if anything does.
 _KINDS = frozenset({"operator", "method", "attribute", "unpack"})
@@ -19,9 +21,27 @@ _KINDS = frozenset({"operator", "method", "attribute", "unpack"})
 _WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "polygamma", "regularized_incomplete_beta", "zeta"})
 
 
+# What `x.at[index].add(y)` and its like do with both; None where `y` takes the place of the other.
+UPDATES = {
+    "set": None,
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "power": np.power,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+_PROMISES = frozenset({"indices_are_sorted", "unique_indices", "mode", "wrap_negative_indices"})
+
+
 def _candidates(callee: Library) -> Iterator[Candidate]:
-    """The function of the same name."""
+    """The function of the same name; for an update of a part of an array ours, of the same name."""
     kind, _, rest = callee.name.partition(".")
+    if kind == "at" and rest in UPDATES and _PROMISES.issuperset(callee.kwargs):
+        function = functools.partial(_put, combine=UPDATES[rest])
+        yield Candidate(Library(callee.name, callee.args, {}, callee.body), function)
+        return
     function = attribute(np, rest.split(".")) if kind == "jnp" else resolve(callee.name) if kind in _KINDS else None
     if function is not None:
         name = f"np.{rest}" if kind == "jnp" else callee.name

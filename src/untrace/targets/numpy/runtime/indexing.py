@@ -101,6 +101,19 @@ def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), com
     return out
 
 
+@helper("np", last="_put")
+def _put(x, index, y, combine=None):
+    """A copy of an array in which `x[index]` is `y`, or what a function of both gives: where an index stands twice, twice."""
+    out = np.array(x)
+    if combine is None:
+        out[index] = y
+    elif any(isinstance(part, np.ndarray) for part in (index if isinstance(index, tuple) else (index,))):
+        combine.at(out, index, y)
+    else:
+        out[index] = combine(out[index], y)
+    return out
+
+
 @helper("np", last="_sorted_together")
 def _sorted_together(*arrays, axis, keys):
     """Arrays in the order of the first few."""
