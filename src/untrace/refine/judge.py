@@ -12,9 +12,7 @@ import contextlib
 import os
 import pickle
 import resource
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -24,12 +22,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from untrace._errors import OptionError
+from untrace._processes import Ended, Process, Silent
 from untrace.refine.functions import places
 from untrace.refine.sizes import TracedCall
 
 _STARTS = 180.0  # seconds in which a process has to import JAX and to trace the text
 _MEMORY = 6 << 30  # bytes that an answer may take beside what was there before
-_TAIL = 2000  # characters of what the process printed
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,18 @@ class Judge:
 
     def __init__(self, text: Text, seconds: float) -> None:
         self._text, self._seconds = text, seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said = b""
+        self._process: Process | None = None
 
     def refusal(self, function: str, source: str) -> str:
         """Why `source`, with another text of `function`, is not the same program; "" where it is."""
-        if self._process is None:
-            self._begin()
-        self._requests.send((function, source))
+        process = self._process = self._process or self._begun()
         try:
-            if self._answers.poll(self._seconds):
-                return self._answers.recv()
+            process.send((function, source))
+            return process.answer(self._seconds)
+        except Silent:
             why = f"it is not traced within {self._seconds:g} seconds"
-        except (EOFError, OSError):
-            why = f"it ended the process that traced it: {self._tail()}"
+        except Ended as error:
+            why = f"it ended the process that traced it: {_last_line(error)}"
         self.close()
         return why
 
@@ -69,42 +65,30 @@ class Judge:
         """From now on `source`, which was not refused, is the text that is changed."""
         self._text = replace(self._text, source=source)
         if self._process is not None:
-            self._requests.send(("", source))
+            try:
+                self._process.send(("", source))
+            except Ended:
+                self.close()
 
-    def _begin(self) -> None:
+    def _begun(self) -> Process:
+        pickled = _pickled(self._text)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "untrace.refine.judge"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-        )  # fmt: skip
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests = Connection(os.dup(self._process.stdin.fileno()), readable=False)
-        self._answers = Connection(os.dup(self._process.stdout.fileno()), writable=False)
-        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-        self._requests.send((_settings(), _pickled(self._text)))
+        process = Process([sys.executable, "-m", "untrace.refine.judge"], environment)
         try:
-            ready = self._answers.recv() if self._answers.poll(_STARTS) else "it takes too long"
-        except (EOFError, OSError):
-            ready = self._tail()
-        if ready:
-            self.close()
-            raise OptionError(f"the text cannot be traced in another process, where answers are judged: {ready}")
-
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stderr is not None
-        while data := os.read(process.stderr.fileno(), _TAIL):
-            self._said = (self._said + data)[-_TAIL:]
-
-    def _tail(self) -> str:
-        assert self._process is not None
-        self._process.wait()
-        lines = self._said.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit status {self._process.returncode}"
+            process.send((_settings(), pickled))
+            wrong = process.answer(_STARTS)
+        except Silent:
+            wrong = "it takes too long"
+        except Ended as error:
+            wrong = _last_line(error)
+        if wrong:
+            process.close()
+            raise OptionError(f"the text cannot be traced in another process, where answers are judged: {wrong}")
+        return process
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.close()
             self._process = None
 
     def __enter__(self) -> Judge:
@@ -112,6 +96,12 @@ class Judge:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _last_line(error: Ended) -> str:
+    """What the process said last, or how it ended."""
+    lines = error.said.strip().splitlines()
+    return lines[-1] if lines else str(error)
 
 
 def _pickled(text: Text) -> bytes:

@@ -6,14 +6,11 @@ import contextlib
 import importlib.metadata
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,13 +18,13 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import OptionError
+from untrace._processes import Ended, Process, Silent
 from untrace.ir.types import Data
 from untrace.tools.minimize.case import Case
 from untrace.tools.minimize.worker import Answer, Request
 
 WORKER = Path(__file__).with_name("worker.py")
 _STARTS = 120.0  # seconds in which a process has to import JAX
-_TAIL = 4000  # characters of what a worker printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +65,10 @@ Outcome: TypeAlias = Ran | Raised | Died | TimedOut
 class _Worker:
     def __init__(self, python: str) -> None:
         try:
-            self._process = subprocess.Popen(
-                [python, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
+            self._process = Process([python, "-P", str(WORKER)])
         except OSError as error:
             raise OptionError(f"the Python {python!r} does not start: {error}") from error
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._requests = Connection(os.dup(self._process.stdin.fileno()), readable=False)
-        self._answers = Connection(os.dup(self._process.stdout.fileno()), writable=False)
-        self._said = b""
         self._running: int | None = None  # the process that runs candidates
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        while data := os.read(self._process.stderr.fileno(), _TAIL):
-            self._said = (self._said + data)[-_TAIL:]
 
     def begin(self) -> None:
         """Waits until it can be asked. Raises OptionError where it cannot start."""
@@ -91,14 +76,15 @@ class _Worker:
             ready = self._answer(_STARTS)
             if not isinstance(ready, dict) or "process" not in ready:
                 raise OptionError(f"the Python that runs candidates, with JAX, does not start: {ready}")
-            self._running, self._said = ready["process"], b""
+            self._running = ready["process"]
+            self._process.forget()
 
     def ask(self, request: Request, seconds: float) -> Answer | Died | TimedOut:
         assert self._running is not None
         try:
-            self._requests.send(request)
-        except OSError:
-            return self._died(self._process.wait())
+            self._process.send(request)
+        except Ended as error:
+            return self._died(error.code, error.said)
         answer = self._answer(seconds)
         if isinstance(answer, TimedOut):
             os.kill(self._running, signal.SIGKILL)
@@ -107,30 +93,30 @@ class _Worker:
             while isinstance(late, dict) and "died" not in late:
                 late = self._answer(_STARTS)  # it had just come to its end
         elif isinstance(answer, dict) and "died" in answer:
-            return self._died(answer["died"])
+            return self._died(answer["died"], self._process.said())
         return answer
 
     def _answer(self, seconds: float) -> Answer | Died | TimedOut:
         try:
-            return self._answers.recv() if self._answers.poll(seconds) else TimedOut(seconds)
-        except (EOFError, OSError):
-            return self._died(self._process.wait())
+            return self._process.answer(seconds)
+        except Silent:
+            return TimedOut(seconds)
+        except Ended as error:
+            return self._died(error.code, error.said)
 
-    def _died(self, code: int) -> Died:
+    def _died(self, code: int, said: str) -> Died:
         self._running = None
-        time.sleep(0.05)  # for the last of what it said
-        return Died(code, self._said.decode(errors="replace"))
+        return Died(code, said)
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process.is_alive
 
     def close(self) -> None:
         if self._running is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._running, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
+        self._process.close()
 
 
 @dataclass
