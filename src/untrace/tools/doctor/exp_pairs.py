@@ -62,6 +62,14 @@ def _erf_difference(x: Data, y: Data) -> Data:
     return jnp.where(jnp.maximum(jnp.abs(x), jnp.abs(y)) < 0.5, lax.erf(x) - lax.erf(y), tails)
 
 
+def _log_hypot(x: Data, y: Data) -> Data:
+    large, small = jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.minimum(jnp.abs(x), jnp.abs(y))
+    ratio = small / jnp.where(large == 0, 1.0, large)
+    is_near = (large > 0.5) & (large < 2)
+    less = jnp.where(is_near, (large - 1) * (large + 1) + small * small, 0.0)
+    return jnp.where(is_near, 0.5 * jnp.log1p(less), jnp.log(large) + 0.5 * jnp.log1p(ratio * ratio))
+
+
 def _log_sinh(x: Data) -> Data:
     return x + jnp.log(-0.5 * jnp.expm1(-2 * x))
 
@@ -175,6 +183,11 @@ EXPONENTIALS = [
          [lambda x, y: jnp.exp(x) / jnp.exp(y)], lambda x, y: jnp.exp(x - y), TWO),
     Pair("product of exponentials", "exp(a) * exp(b) is 0 * inf",
          [lambda x, y: jnp.exp(x) * jnp.exp(y)], lambda x, y: jnp.exp(x + y), TWO),
+    Pair("step of x * log(x)", "the products cancel", [lambda x: (x + 1) * jnp.log(x + 1) - x * jnp.log(x)],
+         lambda x: jnp.where(x > 1, jnp.log1p(x) + x * jnp.log1p(1 / jnp.where(x > 1, x, 1.0)),
+                             (x + 1) * jnp.log1p(x) - jax.scipy.special.xlogy(x, x))),
+    Pair("log of a length", "the squares overflow or underflow, and a root near 1 keeps nothing of what is small",
+         [lambda x, y: jnp.log(jnp.sqrt(x * x + y * y)), lambda x, y: 0.5 * jnp.log(x * x + y * y)], _log_hypot, TWO),
     Pair("x * log(x)", "0 * log(0) is NaN", [lambda x: x * jnp.log(x)], lambda x: jax.scipy.special.xlogy(x, x),
          slopes=[lambda x, ct: ct * (jnp.log(x) + 1)], values=[0]),
     Pair("x * log(y)", "0 * log(0) is NaN",

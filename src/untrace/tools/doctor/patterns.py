@@ -24,6 +24,7 @@ from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.matching import Affine, Bound, Matcher, Parted, Pattern
 from untrace.tools.doctor.pair import Pair
 from untrace.tools.doctor.pairs import PAIRS
+from untrace.tools.doctor.series import series_patterns
 from untrace.tools.doctor.tape import is_float
 from untrace.tools.doctor.terms import (
     PRODUCTS,
@@ -73,6 +74,7 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
     patterns first. derivatives: whether derivatives of what is written are looked for too."""
     terms = Terms(function)
     arrays = _array_patterns(function, derivatives)
+    makers = {o: e for e in function.equations for o in e.outputs if o is not None}
     found: list[Match] = []
     for number, equation in enumerate(function.equations):
         for place, body in enumerate(bodies_of(equation.callee)):
@@ -100,6 +102,7 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
                 if bound is not None:
                     found.append(Match(pattern, equation, _in_order(pattern, bound), times, behind))
         found += _parted_in(terms, equation, value, derivatives, arrays)
+        found += [Match(p, equation, [Affine(x)]) for p, x in series_patterns(makers, terms, equation)]
     return sorted(found, key=lambda match: -match.pattern.size)
 
 

@@ -154,7 +154,7 @@ def _together(function: Function, found: Examination, errors: np.ndarray, site: 
         for other in places[:number]:
             again = [
                 m for m in matches_in(new, site.derivatives)
-                if m.pattern is other.pattern and m.anchor.origin is other.anchor.origin and m.beside is None
+                if m.name == other.name and m.anchor.origin is other.anchor.origin and m.beside is None
             ]  # fmt: skip
             both = site.put(new, again[0]) if again else None
             accepted = both and _accepted(found, both, errors, site)

@@ -42,6 +42,12 @@ def _hypot(x: Data, y: Data) -> Data:
     return large * jnp.sqrt(1 + ratio * ratio)
 
 
+def _hypot_plus(x: Data, y: Data) -> Data:
+    size = _hypot(x, y)
+    less = size - x
+    return jnp.where(x < 0, y * (y / jnp.where(less == 0, 1.0, less)), size + x)
+
+
 def _sqrt_step(x: Data, c: Data) -> Data:
     return c / (jnp.sqrt(x + c) + jnp.sqrt(x))
 
@@ -184,6 +190,13 @@ ROOTS = [
     Pair("sqrt(x**2 + c) - x", "the root cancels with x, and the square overflows",
          [lambda x, c: jnp.sqrt(x * x + c) - x],
          lambda x, c: jnp.where(x > 0, c / (jnp.sqrt(x * x + c) + x), jnp.sqrt(x * x + c) - x), TWO),
+    Pair("hypot(x, y) + x", "the root cancels with a negative x, and the squares overflow or underflow",
+         [lambda x, y: jnp.sqrt(x * x + y * y) + x], lambda x, y: _hypot_plus(x, y), TWO),
+    Pair("hypot(x, y) - x", "the root cancels with x, and the squares overflow or underflow",
+         [lambda x, y: jnp.sqrt(x * x + y * y) - x], lambda x, y: _hypot_plus(-x, y), TWO),
+    Pair("step of a power", "the powers cancel", [lambda x, p: (x + 1) ** p - x**p],
+         lambda x, p: jnp.where(x > 1, x**p * jnp.expm1(p * jnp.log1p(1 / jnp.where(x > 1, x, 1.0))),
+                                (x + 1) ** p - x**p), TWO),
     Pair("x - sqrt(x**2 - c)", "the root cancels with x",
          [lambda x, c: x - jnp.sqrt(x * x - c)],
          lambda x, c: jnp.where(x > 0, c / (x + jnp.sqrt(x * x - c)), x - jnp.sqrt(x * x - c)), TWO),
