@@ -200,8 +200,6 @@ def reshaped(old: Sequence[int], new: Sequence[int]) -> Callable[[tuple[Expr, ..
 
 # ------------------------------------------------------------ expressions
 
-_BOUND = 1 << 62
-
 
 def bounds(expr: Expr) -> tuple[int, int] | None:
     """Between which numbers an integer is, where that is known."""
@@ -245,7 +243,8 @@ def bounds(expr: Expr) -> tuple[int, int] | None:
         case _:
             ends = [a * c, a * d, b * c, b * d]
             found = (min(ends), max(ends))
-    return found if -_BOUND < found[0] and found[1] < _BOUND else None
+    info = np.iinfo(expr.dtype)
+    return found if info.min <= found[0] and found[1] <= info.max else None  # unsigned ones begin at 0 again
 
 
 def fits(expr: Expr, dtype: np.dtype) -> bool:
@@ -266,6 +265,8 @@ def folded(expr: Expr) -> Expr:
     if expr.name == "?:" and isinstance(args[0], Num):
         return args[1] if args[0].value else args[2]
     if expr.name in _COMPARED and all(a.dtype.kind in "iub" for a in args):
+        if args[0] == args[1]:
+            return Num(_COMPARED[expr.name](0, 0), BOOL)
         one, other = bounds(args[0]), bounds(args[1])
         if one and other:
             ends = {_COMPARED[expr.name](a, b) for a in one for b in other}
