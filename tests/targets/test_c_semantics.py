@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import untrace
+from untrace.targets.c.compiled import STRICT, build
 
 FLOATS = np.array([0.0, -0.0, 1.0, -1.5, 2.5, -2.5, np.nan, np.inf, -np.inf, 3e9, -3e9, 300.0], np.float32)
 INTS = np.array([7, -7, 0, 2147483647, -2147483648, 5, -1, 3], np.int32)
@@ -133,6 +134,16 @@ def test_a_number_compared_with_itself_is_not():
 
     text = _same(compared, INTS, FLOATS[: len(INTS)])
     assert "= true;" in text.source and "= false;" in text.source
+
+
+def test_what_no_number_of_a_type_is_is_not_asked():
+    """Compilers see it (gcc: -Wtype-limits)."""
+
+    def asked(u, k):
+        return u < 0, u >= 0, jnp.where(u < 0, u + 3, u), k > 127, k >= -128, k < 127
+
+    u, k = np.array([0, 1, 2**32 - 1], np.uint32), np.array([127, -128, 0], np.int8)
+    build(_same(asked, u, k).program, (*STRICT, "-O1"))
 
 
 def test_unsigned_numbers_below_0_are_large():

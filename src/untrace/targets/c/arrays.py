@@ -243,15 +243,20 @@ def bounds(expr: Expr) -> tuple[int, int] | None:
         case _:
             ends = [a * c, a * d, b * c, b * d]
             found = (min(ends), max(ends))
-    info = np.iinfo(expr.dtype)
-    return found if info.min <= found[0] and found[1] <= info.max else None  # unsigned ones begin at 0 again
+    low, high = _range(expr.dtype)
+    return found if low <= found[0] and found[1] <= high else None  # unsigned ones begin at 0 again
+
+
+def _range(dtype: np.dtype) -> tuple[int, int]:
+    """The smallest and the largest integer of a type."""
+    return (0, 1) if dtype == BOOL else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def fits(expr: Expr, dtype: np.dtype) -> bool:
     """Whether an integer is known to be one of a type."""
     found = bounds(expr)
-    info = np.iinfo(dtype)
-    return found is not None and info.min <= found[0] and found[1] <= info.max
+    low, high = _range(dtype)
+    return found is not None and low <= found[0] and found[1] <= high
 
 
 _COMPARED = {"<": int.__lt__, "<=": int.__le__, ">": int.__gt__, ">=": int.__ge__, "==": int.__eq__, "!=": int.__ne__}
@@ -267,12 +272,11 @@ def folded(expr: Expr) -> Expr:
     if expr.name in _COMPARED and all(a.dtype.kind in "iub" for a in args):
         if args[0] == args[1]:
             return Num(_COMPARED[expr.name](0, 0), BOOL)
-        one, other = bounds(args[0]), bounds(args[1])
-        if one and other:
-            ends = {_COMPARED[expr.name](a, b) for a in one for b in other}
-            # What is so at all ends of an order is so between them.
-            if len(ends) == 1 and (expr.name not in ("==", "!=") or one[0] == one[1] and other[0] == other[1]):
-                return Num(ends.pop(), BOOL)
+        one, other = [bounds(a) or _range(a.dtype) for a in args]
+        ends = {_COMPARED[expr.name](a, b) for a in one for b in other}
+        # What is so at all ends of an order is so between them.
+        if len(ends) == 1 and (expr.name not in ("==", "!=") or one[0] == one[1] and other[0] == other[1]):
+            return Num(ends.pop(), BOOL)
     if expr.name in ("+", "-") and expr.dtype.kind in "iu" and isinstance(args[1], Num) and args[1].value == 0:
         return args[0]
     return expr
