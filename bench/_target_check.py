@@ -57,6 +57,18 @@ def written(
     return Made(text, {"level": text.proof.level, "detail": str(text.proof), "source": text.source})
 
 
+def in_c(made: Made, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """What the checks of a text in C say, where they are asked for; see `_c_checks.checked`."""
+    if not options.get("cc") or made.text is None or options["target"] != "c":
+        return {}
+    from _c_checks import checked
+
+    try:
+        return {"c": checked(made.text, args, kwargs, options["cc"], options["sanitize"])}
+    except Exception as error:  # a fault of the checks, or no time for them
+        return {"c": {"failed": first_line(error)}}
+
+
 # ------------------------------------------------------------------ a program and its gradient
 
 
@@ -78,6 +90,7 @@ def measure_program(options: dict[str, Any], record: Record) -> None:
             jitted = jax.jit(function)
             found["text_seconds"] = seconds(lambda: made.text(*args))
             found["jitted_seconds"] = seconds(lambda: jax.block_until_ready(jitted(*args)))
+            found |= in_c(made, args, {}, options)
         return found
 
     record.put(stage="forward", forward=row(fn))
@@ -156,7 +169,7 @@ def measure_cases(options: dict[str, Any], record: Record) -> None:
             with limited(options["seconds"]):
                 if part not in sources:
                     sources[part] = Corpus() if part == CORPUS else Suite()
-                found = of_case(sources[part], name, options["target"])
+                found = of_case(sources[part], name, options)
         except _TooLong:
             found = {"level": "failed", "detail": f"time limit of {options['seconds']:.0f} s"}
         except Exception as error:  # a fault of ours, and of this case alone
@@ -166,7 +179,7 @@ def measure_cases(options: dict[str, Any], record: Record) -> None:
         jax.clear_caches()
 
 
-def of_case(source: Corpus | Suite, name: str, target: str) -> dict[str, Any]:
+def of_case(source: Corpus | Suite, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """The row of a case."""
     try:
         subject = source.subject(name)
@@ -177,7 +190,7 @@ def of_case(source: Corpus | Suite, name: str, target: str) -> dict[str, Any]:
     except Exception as error:  # JAX itself cannot run it
         return {"level": "excluded", "detail": first_line(error)}
     nums, names = subject.static.get("static_argnums", ()), subject.static.get("static_argnames", ())
-    made = written(subject.fn, subject.args, subject.kwargs, target, nums, names)
+    made = written(subject.fn, subject.args, subject.kwargs, options["target"], nums, names)
     row = {k: v for k, v in made.row.items() if k != "source"}
     if made.text is None:
         return row
@@ -186,6 +199,7 @@ def of_case(source: Corpus | Suite, name: str, target: str) -> dict[str, Any]:
         found = [np.asarray(x) for x in jax.tree.leaves(made.text(*subject.args, **subject.kwargs))]
     except Exception as error:
         return {**row, "detail": f"the text raises {first_line(error)}"}
+    row |= in_c(made, subject.args, subject.kwargs, options)
     return {**row, **agreement(subject, expected, found)}
 
 

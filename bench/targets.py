@@ -3,6 +3,7 @@
     python bench/targets.py                              NumPy: the zoo, zoo2, the gallery and our suite
     python bench/targets.py --of suite --only control --json OUT.json
     python bench/targets.py --target c                   the same for C, whose texts compile without a warning
+    python bench/targets.py --target c --corpus --sample 300 --seed 7 --cc clang --sanitize
     python bench/targets.py --zoo ../shared/zoo          programs and their gradients, with tokens and times
     python bench/targets.py --torch-zoo                  PyTorch's models as JAX, and as PyTorch again
     python bench/targets.py --corpus                     JAX's corpus of primitives, and our suite
@@ -23,6 +24,11 @@ has sums and products of up to n terms (products of arrays, factors of matrices 
 times the type's eps of the largest number of the result, from the original in float64. A complex number is measured as one,
 by its modulus. What is too small for a normal number counts as zero: XLA flushes it. Cases that JAX itself cannot run are
 left out. The exit status is 1 where a text was written that does not agree.
+
+With `--cc CC` (of C), each text, its example and its tables are compiled by that compiler under the warnings of
+`compiled.STRICT`, and its exported symbols looked at; with `--sanitize` as well, it runs on the case's arguments and on
+edge values under address and undefined-behaviour sanitizers, floats that do not fit integers among them. What they say is
+counted by kind in the last lines; the exit status is 1 where they say something.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ import collections
 import random
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +66,8 @@ def measure(options: dict[str, Any], record: Record) -> None:
         fn, args, kwargs, (nums, names) = program(options)
         import _target_check
 
-        record.put(**_target_check.written(fn, args, kwargs, options["target"], nums, names).row)
+        made = _target_check.written(fn, args, kwargs, options["target"], nums, names)
+        record.put(**made.row, **_target_check.in_c(made, args, kwargs, options))
 
 
 # ------------------------------------------------------------------ folders of programs
@@ -69,14 +77,21 @@ def programs(options: argparse.Namespace, target: str) -> int:
     """Prints a row for each program; 1 where one of them failed."""
     total: collections.Counter[str] = collections.Counter()
     missing: collections.Counter[str] = collections.Counter()
-    for row in measured_rows(__file__, options, {"target": target}):
+    rows: list[dict[str, Any]] = []
+    for row in measured_rows(__file__, options, asked_of(options, target)):
+        rows.append(row)
         level = row.get("level", "failed")
         total[level] += 1
         missing.update(set(row.get("missing", ())))
         print(f"{row['name']:44} {level:8} {said(row)[:160]}", flush=True)
     print("   ".join(f"{word} {count}" for word, count in sorted(total.items())))
     print_missing(missing)
-    return bool(total["failed"] or total["unproven"])
+    return bool(total["failed"] or total["unproven"]) | print_checks(rows, options)
+
+
+def asked_of(options: argparse.Namespace, target: str) -> dict[str, Any]:
+    """What every child is asked for."""
+    return {"target": target, "cc": options.cc, "sanitize": options.sanitize}
 
 
 def said(row: dict[str, Any]) -> str:
@@ -87,6 +102,35 @@ def said(row: dict[str, Any]) -> str:
 def print_missing(missing: collections.Counter[str]) -> None:
     if missing:
         print("refused for: " + ", ".join(f"{name} {count}" for name, count in missing.most_common()))
+
+
+def print_checks(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> bool:
+    """Prints what the checks of texts in C said, by kind; whether that is anything."""
+    texts = [(row["name"], row["c"]) for row in rows if "c" in row]
+    if not options.cc:
+        return False
+    said: dict[tuple[str, str], list[tuple[int, str, str]]] = collections.defaultdict(list)
+    for name, found in texts:
+        for what in ("warnings", "findings"):
+            for kind, (count, first) in found.get(what, {}).items():
+                said[what, kind].append((count, name, first))
+        for symbol in found.get("exports", ()):
+            said["exports", symbol].append((1, name, symbol))
+        if "failed" in found:
+            said["checks", "failed"].append((1, name, found["failed"]))
+    for (what, kind), places in sorted(said.items()):
+        names = ", ".join(name for _, name, _ in places[:4])
+        print(
+            f"{what}: {kind[:100]}: {sum(n for n, _, _ in places)} in {len(places)} texts ({names}), {places[0][2][:160]}"
+        )
+    for name, found in texts:
+        if found.get("endless") or found.get("apart", 0.0) > 0:
+            print(
+                f"{name}: {'no time for all samples' if found.get('endless') else str(found['apart']) + ' ULP apart'}"
+            )
+    ran = sum("findings" in found for _, found in texts)
+    print(f"{options.cc}: {len(texts)} texts compiled, {ran} run under sanitizers, {len(said)} kinds of complaints")
+    return bool(said)
 
 
 # ------------------------------------------------------------------ a zoo, with gradients
@@ -100,7 +144,7 @@ def zoo(options: argparse.Namespace, target: str) -> int:
         if not case.runs_here:
             continue
         source = case.path.read_text(encoding="utf-8")
-        asked = {"path": str(case.path), "target": target, "own": setting(source, "SOURCE", "") == "self"}
+        asked = {**asked_of(options, target), "path": str(case.path), "own": setting(source, "SOURCE", "") == "self"}
         found = run_child(__file__, asked, options.seconds, devices=case.devices, x64=case.x64)
         for of in ("forward", "gradient"):
             row = found.get(of)
@@ -121,7 +165,7 @@ def zoo(options: argparse.Namespace, target: str) -> int:
         counts = collections.Counter(r["level"] for r in rows if r["of"] == of)
         print(f"{of}: " + "   ".join(f"{word} {count}" for word, count in sorted(counts.items())))
     print_missing(collections.Counter(name for row in rows for name in set(row.get("missing", ()))))
-    return any(row["level"] in ("failed", "unproven") for row in rows)
+    return any(row["level"] in ("failed", "unproven") for row in rows) | print_checks(rows, options)
 
 
 # ------------------------------------------------------------------ models of PyTorch, there and back
@@ -171,7 +215,11 @@ def corpus(options: argparse.Namespace, target: str) -> int:
     waiting = sorted(cases, key=lambda c: (c.setting.x64, c.setting.devices, c.part, c.name))
     while waiting:
         same = [c for c in waiting if c.setting == waiting[0].setting][:CHUNK]
-        asked = {"target": target, "seconds": options.seconds, "cases": [[c.part, c.group, c.name] for c in same]}
+        asked = {
+            **asked_of(options, target),
+            "seconds": options.seconds,
+            "cases": [[c.part, c.group, c.name] for c in same],
+        }
         done = run_child(
             __file__,
             asked,
@@ -201,7 +249,7 @@ def corpus(options: argparse.Namespace, target: str) -> int:
     tried = [row for row in rows if row["level"] != "excluded"]
     agree = sum(bool(row.get("agrees")) for row in tried)
     print(f"{agree} of {len(tried)} agree ({100 * agree / max(1, len(tried)):.1f} %), {wrong} written and apart")
-    return bool(wrong)
+    return bool(wrong) | print_checks(rows, options)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -236,6 +284,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--torch-zoo", action="store_true", help="PyTorch's models as JAX, and as PyTorch again")
     parser.add_argument("--zoo", help="a folder of programs, each with its gradient, tokens and times")
+    parser.add_argument("--cc", help="checks of texts in C by this compiler: its warnings, exported symbols")
+    parser.add_argument("--sanitize", action="store_true", help="and sanitizers, on edge values too")
     return parser.parse_args()
 
 

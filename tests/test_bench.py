@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -295,3 +296,36 @@ def test_same_text_compares(same_text: ModuleType, old: list, new: list, verdict
     result = same_text.compare(same_text.Program("zoo", "p", 1, False, ""), old, new)
     assert result.verdict == verdict
     assert list(result.details.values()) == [detail] * bool(detail)
+
+
+SPARE = "\nint32_t spare(double x);\nint32_t spare(double x)\n{\n    const int32_t y = x;\n    return y;\n}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("", "", None),
+        ("x[i] +", "x[i + 1] +", "heap-buffer-overflow"),
+        ("x[i] +", "(float)(int32_t)x[i] +", "is outside the range of representable values"),
+    ],
+    ids=["clean", "outside", "cast"],
+)
+def test_checks_of_c_see_faults(monkeypatch: pytest.MonkeyPatch, before: str, after: str, found: str | None) -> None:
+    import untrace
+    from untrace.targets.c.compiled import compiler
+
+    monkeypatch.syspath_prepend(str(BENCH))
+    from _c_checks import checked
+
+    x = np.ones(3, np.float32)
+    text = untrace.decompile(lambda x: x + 1.0, target="c", prove=False)(x)
+    if found is not None:
+        assert before in text.source
+        source = text.source.replace(before, after) + SPARE
+        text = dataclasses.replace(text, program=dataclasses.replace(text.program, source=source))
+    row = checked(text, [x], {}, compiler(), sanitize=True)
+    if found is None:
+        assert row == {"warnings": {}, "exports": [], "findings": {}, "endless": False, "apart": 0.0}
+    else:
+        assert "-Wfloat-conversion" in row["warnings"] and row["exports"] == ["spare"]
+        assert any(found in first for _, first in row["findings"].values())

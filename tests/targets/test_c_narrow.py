@@ -103,6 +103,18 @@ def test_numbers_tables_and_branches(dtype):
     _same(fn, np.linspace(-9, 9, 8).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_reductions_by_functions_of_the_authors(dtype):
+    def ends(x, y):
+        step = lambda a, b: (lax.max(a[0], b[0]), lax.min(a[1], b[1]) + a[1])  # noqa: E731
+        return lax.reduce((x, y), (dtype(3), dtype(3)), step, (0,))
+
+    x = np.arange(8).reshape(2, 4).astype(dtype)
+    text = written(ends, x, x)
+    for found, wanted in zip(text(x, x), jax.jit(ends)(x, x), strict=True):
+        _bits(found, wanted)
+
+
 def test_precision_of_float32_is_reduced_to_that_of_bfloat16():
     x = np.random.default_rng(1).normal(size=50).astype(np.float32)
     text = written(lambda x: lax.reduce_precision(x, 8, 7), x)

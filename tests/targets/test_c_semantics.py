@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import untrace
+from untrace.targets.c.compiled import STRICT, build
 
 FLOATS = np.array([0.0, -0.0, 1.0, -1.5, 2.5, -2.5, np.nan, np.inf, -np.inf, 3e9, -3e9, 300.0], np.float32)
 INTS = np.array([7, -7, 0, 2147483647, -2147483648, 5, -1, 3], np.int32)
@@ -93,6 +94,68 @@ def test_indices_outside():
 
     _same(indexed, np.arange(5, dtype=np.float32), np.array([7, -1, -9, 0, 4], np.int32))
     _same(lambda x, i: (x[i], x[i].sum()), np.arange(6, dtype=np.float32).reshape(3, 2), np.array([5, -1], np.int32))
+
+
+def test_an_element_that_is_never_there_is_not_named():
+    """Compilers look for it even where nothing goes there (clang: -Warray-bounds)."""
+
+    def put(x):
+        return x.at[10].add(jnp.exp(x[0])), x.at[jnp.array([-9])].get(mode="fill")
+
+    def padded(x):
+        return lax.reduce_window(x, 0.0, lax.add, (1,), (1,), [(-1, 4)]), lax.reduce_window(
+            x, -jnp.inf, lax.max, (2,), (9,), [(9, 0)]
+        )
+
+    assert "in_range(" not in _same(put, np.arange(5, dtype=np.float32)).source
+    text = _same(padded, np.arange(1, 2, dtype=np.float32))
+    assert "[-" not in text.source and "x[1]" not in text.source
+
+
+def put_nowhere(x, y):
+    z = jnp.sqrt(x) * 2 + x * x
+    return (z + 1).at[10].add(jnp.exp(y)) * z
+
+
+def test_a_parameter_on_which_nothing_depends_is_not_given():
+    def twice(x, y):
+        z = put_nowhere(x, y)
+        return put_nowhere(z * 2 + x, y * 3), z
+
+    text = _same(twice, jnp.arange(1, 6, dtype=jnp.float32), jnp.float32(2))
+    assert "static void put_nowhere(const float x[restrict 5], float result[restrict 5])" in text.source
+
+
+def test_a_number_compared_with_itself_is_not():
+    """Compilers ask why (clang: -Wtautological-compare); NaN alone is another than itself."""
+
+    def compared(i, x):
+        return i == i, (i + 1) < (i + 1), x == x
+
+    text = _same(compared, INTS, FLOATS[: len(INTS)])
+    assert "= true;" in text.source and "= false;" in text.source
+
+
+def test_what_no_number_of_a_type_is_is_not_asked():
+    """Compilers see it (gcc: -Wtype-limits)."""
+
+    def asked(u, k):
+        return u < 0, u >= 0, jnp.where(u < 0, u + 3, u), k > 127, k >= -128, k < 127
+
+    u, k = np.array([0, 1, 2**32 - 1], np.uint32), np.array([127, -128, 0], np.int8)
+    build(_same(asked, u, k).program, (*STRICT, "-O1"))
+
+
+def test_unsigned_numbers_below_0_are_large():
+    def wrapped(x):
+        k = lax.iota(jnp.uint32, 3)
+        return (
+            jnp.where(k - jnp.uint32(5) > jnp.uint32(10), x, 0),
+            x.at[k + jnp.uint32(2**32 - 1)].get(mode="fill"),
+            x.at[k * jnp.uint32(2**31 + 1)].set(7.0, mode="drop"),
+        )
+
+    _same(wrapped, jnp.arange(1, 4, dtype=jnp.float32))
 
 
 def test_a_slice_outside_is_moved_inside():

@@ -200,8 +200,6 @@ def reshaped(old: Sequence[int], new: Sequence[int]) -> Callable[[tuple[Expr, ..
 
 # ------------------------------------------------------------ expressions
 
-_BOUND = 1 << 62
-
 
 def bounds(expr: Expr) -> tuple[int, int] | None:
     """Between which numbers an integer is, where that is known."""
@@ -245,14 +243,20 @@ def bounds(expr: Expr) -> tuple[int, int] | None:
         case _:
             ends = [a * c, a * d, b * c, b * d]
             found = (min(ends), max(ends))
-    return found if -_BOUND < found[0] and found[1] < _BOUND else None
+    low, high = _range(expr.dtype)
+    return found if low <= found[0] and found[1] <= high else None  # unsigned ones begin at 0 again
+
+
+def _range(dtype: np.dtype) -> tuple[int, int]:
+    """The smallest and the largest integer of a type."""
+    return (0, 1) if dtype == BOOL else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def fits(expr: Expr, dtype: np.dtype) -> bool:
     """Whether an integer is known to be one of a type."""
     found = bounds(expr)
-    info = np.iinfo(dtype)
-    return found is not None and info.min <= found[0] and found[1] <= info.max
+    low, high = _range(dtype)
+    return found is not None and low <= found[0] and found[1] <= high
 
 
 _COMPARED = {"<": int.__lt__, "<=": int.__le__, ">": int.__gt__, ">=": int.__ge__, "==": int.__eq__, "!=": int.__ne__}
@@ -266,12 +270,13 @@ def folded(expr: Expr) -> Expr:
     if expr.name == "?:" and isinstance(args[0], Num):
         return args[1] if args[0].value else args[2]
     if expr.name in _COMPARED and all(a.dtype.kind in "iub" for a in args):
-        one, other = bounds(args[0]), bounds(args[1])
-        if one and other:
-            ends = {_COMPARED[expr.name](a, b) for a in one for b in other}
-            # What is so at all ends of an order is so between them.
-            if len(ends) == 1 and (expr.name not in ("==", "!=") or one[0] == one[1] and other[0] == other[1]):
-                return Num(ends.pop(), BOOL)
+        if args[0] == args[1]:
+            return Num(_COMPARED[expr.name](0, 0), BOOL)
+        one, other = [bounds(a) or _range(a.dtype) for a in args]
+        ends = {_COMPARED[expr.name](a, b) for a in one for b in other}
+        # What is so at all ends of an order is so between them.
+        if len(ends) == 1 and (expr.name not in ("==", "!=") or one[0] == one[1] and other[0] == other[1]):
+            return Num(ends.pop(), BOOL)
     if expr.name in ("+", "-") and expr.dtype.kind in "iu" and isinstance(args[1], Num) and args[1].value == 0:
         return args[0]
     return expr

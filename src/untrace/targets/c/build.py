@@ -50,6 +50,7 @@ from untrace.targets.c.loops import (
     accesses,
 )
 from untrace.targets.c.narrow import NARROW
+from untrace.targets.c.optimise import optimise
 from untrace.targets.c.rules.table import C, Declined, Rule
 from untrace.targets.c.types import TYPES, dtype_of, is_key, shape_of
 
@@ -121,6 +122,7 @@ class Unit:
         found = self._by_body.get(body)
         if found is None:
             found = self._by_body[body] = self.build(body, name)
+            optimise(found)  # before it is called: parameters that it does not need are not given
             self.functions.append(found)
         return found
 

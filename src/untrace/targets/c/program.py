@@ -111,8 +111,7 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
             f"this program cannot be written for C, which has nothing for:\n{lines}\n"
             "Compute these parts outside of the function, or write it for JAX."
         )
-    for one in (*unit.functions, function):
-        optimise(one)
+    optimise(function)
     return _texts(unit, function, made, given, returns, structs, head)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from untrace.targets.c.arrays import Array, bounds, constant, num, plus, stored
+from untrace.targets.c.arrays import Array, bounds, constant, folded, num, plus, stored
 from untrace.targets.c.build import Builder
-from untrace.targets.c.loops import BOOL, INDEX, Expr, If, Op, Read
+from untrace.targets.c.loops import BOOL, INDEX, Expr, If, Num, Op, Read
 from untrace.targets.c.rules.elementwise import arithmetic, extreme
 from untrace.targets.c.rules.shapes import clamped
 from untrace.targets.c.rules.table import rule
@@ -20,18 +20,37 @@ def _word(mode: object) -> str:
 
 
 def in_range(index: Expr, last: int) -> Expr | None:
-    """Whether an index is from 0 to `last`; None where it is known to be."""
+    """Whether an index is from 0 to `last`; None where it is known to be, a number where it is known not to be."""
     known = bounds(index)
     if known is not None and 0 <= known[0] and known[1] <= last:
         return None
+    if known is not None and (known[1] < 0 or last < known[0]):
+        return Num(False, BOOL)
     return Op("in_range", (index, num(last, INDEX)), BOOL)
 
 
 def all_of(conditions: Sequence[Expr]) -> Expr:
+    """Whether all of some conditions hold; a number where one is known not to."""
+    never = [c for c in conditions if isinstance(c, Num) and not c.value]
+    if never:
+        return never[0]
     made = conditions[0]
     for one in conditions[1:]:
         made = Op("&&", (made, one), BOOL)
     return made
+
+
+def when(b: Builder, conditions: Sequence[Expr], write: Callable[[], None]) -> None:
+    """Writes what is done under some conditions; nothing where one is known not to hold, for compilers look there as well."""
+    if not conditions:
+        write()
+        return
+    choice = If(all_of(conditions), [], [])
+    if isinstance(choice.condition, Num):
+        return
+    with b.inside(choice.then):
+        write()
+    b.block.append(choice)
 
 
 def as_index(value: Expr) -> Expr:
@@ -88,7 +107,9 @@ def _gather(
         for d, i in zip(kept, [index[d] for d in dn.offset_dims], strict=True):
             places[d] = plus(places[d], i)
         value = x.at(tuple(places))
-        return Op("?:", (all_of(conditions), value, constant(fill_value, x.dtype)), x.dtype) if conditions else value
+        if not conditions:
+            return value
+        return folded(Op("?:", (all_of(conditions), value, constant(fill_value, x.dtype)), x.dtype))
 
     return Array(shape, x.dtype, at, 1)
 
@@ -143,13 +164,7 @@ def _scattered(combine: str) -> Any:
                     new = arithmetic("*", old, new, x.dtype)
                 case "min" | "max":
                     new = extreme(combine, old, new, x.dtype)
-            if not conditions:
-                b.write(out, tuple(places), new)
-                return
-            choice = If(all_of(conditions), [], [])
-            with b.inside(choice.then):
-                b.write(out, tuple(places), new)
-            b.block.append(choice)
+            when(b, conditions, lambda: b.write(out, tuple(places), new))
 
         if 0 not in updates.shape:
             b.loops(updates.shape, write)

@@ -13,7 +13,8 @@ from untrace.targets.c.arrays import Array, constant, minus, num, plus, stored, 
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, COMPLEX, INDEX, PARTS, Buffer, Expr, Invoke, Op, Read, Var, part_of
 from untrace.targets.c.rules.elementwise import arithmetic, cast, converted, helper
-from untrace.targets.c.rules.reductions import inside_of, when
+from untrace.targets.c.rules.indexing import when
+from untrace.targets.c.rules.reductions import inside_of
 from untrace.targets.c.rules.table import rule
 
 _LARGE = 1 << 14  # multiplications, from which on a product is worth a call

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.nodes import Function
-from untrace.targets.c.arrays import Array, constant, num, plus, stored, times
+from untrace.targets.c.arrays import Array, constant, num, plus, stored, times, widened
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Var
 from untrace.targets.c.rules.elementwise import arithmetic, cast, extreme
-from untrace.targets.c.rules.indexing import all_of, in_range
+from untrace.targets.c.rules.indexing import in_range, when
 from untrace.targets.c.rules.table import Declined, rule
 
 Combine = Callable[[Expr, Expr], Expr]
@@ -274,7 +274,7 @@ def _by_function(
 
         def go_on(given: Sequence[Array]) -> None:
             state = [Array((), out.dtype, lambda _, out=out: Read(out, outer)) for out in outs]
-            made = b.run(function, [*state, *map(b.often, given)])
+            made = [widened(m) for m in b.run(function, [*state, *map(b.often, given)])]
             made = [b.keep(m) for m in made] if len(made) > 1 else made  # each from what all were before
             for out, array in zip(outs, made, strict=True):
                 b.write(out, outer, array.at(()))
@@ -328,17 +328,6 @@ def _reduce_window(
 def _element(x: Array, index: tuple[Expr, ...]) -> Array:
     """An element of an array."""
     return Array((), x.dtype, lambda _: x.at(index), x.cost)
-
-
-def when(b: Builder, conditions: Sequence[Expr], write: Callable[[], None]) -> None:
-    """Writes what is done under some conditions."""
-    if not conditions:
-        write()
-        return
-    choice = If(all_of(conditions), [], [])
-    with b.inside(choice.then):
-        write()
-    b.block.append(choice)
 
 
 _register_windows()
