@@ -77,8 +77,10 @@ class Nobody(Digests):
 
 def measure(options: dict[str, Any], record: Record) -> None:
     import jax
+    import jax.numpy as jnp
 
     import untrace
+    from untrace import jax_compat
     from untrace.capture.jaxpr import Importer
     from untrace.ir.stepwise import evaluate_stepwise
 
@@ -99,7 +101,8 @@ def measure(options: dict[str, Any], record: Record) -> None:
     original = Importer(rules=False).function(text.jaxpr, "original")
     seen = Digests()
     seen.note(leaves)
-    outputs = evaluate_stepwise(original, leaves, seen)
+    # A result that is a number of the jaxpr's own has JAX's dtype as an array.
+    outputs = [x if jax_compat.is_jax_array(x) else jnp.asarray(x) for x in evaluate_stepwise(original, leaves, seen)]
     seen.note(outputs)
     start = time.perf_counter()
     evaluate_stepwise(original, leaves, Nobody())
