@@ -38,7 +38,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
                 there = frozenset().union(*[line.computes for line in found[b].lines])
                 pairs[f"{a} {b}"] = [sum(bool(line.computes & there) for line in lines), len(lines)]
     record.put(stage="links", pairs=pairs, equations=len(found.computations))
-    text = untrace.decompile(fn, style="exact", prove=False, guard=False, **static)(*args, **kwargs)
+    text = untrace.decompile(fn, style="exact", sizes="fixed", prove=False, guard=False, **static)(*args, **kwargs)
     record.put(links=_links(text))
 
 
