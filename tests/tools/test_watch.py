@@ -310,6 +310,15 @@ def test_dtypes_and_keys():
     assert str(watched)
 
 
+def test_a_number_that_a_branch_gives_has_its_dtype():
+    def f(x):
+        y, count = lax.cond(x > 0.0, lambda x: (x, 7), lambda x: (x + 1.0, 8), x)
+        return y, count
+
+    (count,) = named(untrace.watch(f, **QUICK)(jnp.float32(1.0)), "count")
+    assert (count.type, count.value.dtype, int(count.value)) == ("i32[]", jnp.int32, 7)
+
+
 # ---------------------------------------------------------------- what is recorded
 
 
