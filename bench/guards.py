@@ -26,6 +26,7 @@ import argparse
 import collections
 import concurrent.futures
 import contextlib
+import hashlib
 import itertools
 import json
 import sys
@@ -428,6 +429,9 @@ def arguments(what: str, seconds: float) -> argparse.ArgumentParser:
     everything = [str(SHARED / "zoo"), str(SHARED / "zoo2"), str(ROOT / "tests" / "gallery"), "suite"]
     parser.add_argument("--of", nargs="*", default=everything, help="folders of programs, or suite")
     parser.add_argument("--only", help="a regular expression on names")
+    parser.add_argument(
+        "--sample", metavar="N/M", help="a fixed share of them, drawn and ordered by a hash of their names"
+    )
     parser.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", help="where to write everything measured")
@@ -442,6 +446,10 @@ def measured_rows(
     more: options of the children beside the program.
     """
     cases = [case for where in options.of for case in cases_of(where, options.only)]
+    if options.sample:
+        part, whole = map(int, options.sample.split("/"))
+        cases.sort(key=lambda case: hashlib.sha256(case["name"].encode()).digest())
+        cases = cases[: -(-len(cases) * part // whole)]
 
     def run(case: dict[str, Any]) -> dict[str, Any]:
         asked = {**{k: case[k] for k in ("kind", "case")}, **(more or {})}

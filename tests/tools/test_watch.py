@@ -1,6 +1,8 @@
 """`untrace.watch`: which values it shows, where it says they stand, and that they are those of the function."""
 
+import dataclasses
 import re
+import time
 from collections import namedtuple
 
 import jax
@@ -11,6 +13,7 @@ from jax import lax
 
 import untrace
 from untrace.tools import render
+from untrace.tools.instrument import instrumented
 
 Weights = namedtuple("Weights", "w b")
 QUICK = {"sizes": "fixed"}
@@ -307,6 +310,15 @@ def test_dtypes_and_keys():
     assert str(watched)
 
 
+def test_a_number_that_a_branch_gives_has_its_dtype():
+    def f(x):
+        y, count = lax.cond(x > 0.0, lambda x: (x, 7), lambda x: (x + 1.0, 8), x)
+        return y, count
+
+    (count,) = named(untrace.watch(f, **QUICK)(jnp.float32(1.0)), "count")
+    assert (count.type, count.value.dtype, int(count.value)) == ("i32[]", jnp.int32, 7)
+
+
 # ---------------------------------------------------------------- what is recorded
 
 
@@ -397,3 +409,32 @@ def test_refusals(stepped):
         untrace.watch(bad, records=-1)
     with pytest.raises(KeyError, match="no statement gave 'nothing' a value; there are .*hidden"):
         stepped["nothing"]
+
+
+# ---------------------------------------------------------------- long texts
+
+
+def test_statements_are_cut_out_of_the_text_byte_by_byte():
+    def f(β, größe):
+        λ = β * 2.0 + größe
+        return {"ä": (λ - β).sum(), "b": λ}
+
+    text = untrace.decompile(f, **QUICK)(jnp.ones(3), jnp.ones(3))
+    for record in untrace.watch(text)(jnp.ones(3), jnp.ones(3)).records():
+        if record.statement:
+            lines = " ".join(" ".join(text.source.split("\n")[record.line - 1 :]).split())
+            assert lines.startswith(record.statement)
+
+
+def test_the_time_to_put_probes_in_grows_with_the_text_and_not_its_square():
+    def seconds(count):
+        lines = "".join(f"    x = jnp.sin(x) * {i}.0\n" for i in range(count))
+        source = f"import jax.numpy as jnp\n\n\ndef f(x):\n{lines}    return x\n"
+        text = dataclasses.replace(small, source=source, name="f", _module=None)
+        start = time.process_time()
+        assert len(instrumented(text).sites) == count + 1
+        return time.process_time() - start
+
+    small = untrace.decompile(lambda x: x + 1.0, **QUICK)(jnp.ones(3))
+    # Sixteen times the statements took some 300 times as long when each was looked for from the first line on.
+    assert seconds(1600) < 40 * min(seconds(100) for _ in range(4))

@@ -149,7 +149,10 @@ class Collector:
     def replaces(self, equation: Equation, inputs: Sequence[Data]) -> Sequence[Data] | None:
         if getattr(equation.callee, "object", None) is not PROBE:
             return None
-        self._see(equation.params["probed"], inputs[0])
+        (value,) = inputs
+        if not jax_compat.is_jax_array(value):  # a number of the jaxpr's own, which a branch has given: Python's
+            value = np.asarray(value, equation.inputs[0].aval.dtype)
+        self._see(equation.params["probed"], value)
         return inputs
 
     def computed(self, equation: Equation, outputs: Sequence[Data]) -> None:

@@ -6,7 +6,6 @@ The syntax tree is changed and not the text, so that every line keeps its number
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -130,7 +129,8 @@ class _Instrumenter(ast.NodeTransformer):
     """Puts the probes in."""
 
     def __init__(self, source: str, entry: str, left_out: frozenset[str]) -> None:
-        self._source, self._entry, self._left_out = source, entry, left_out
+        self._lines = source.encode().splitlines()  # Python counts columns in bytes, and ends lines where bytes do
+        self._entry, self._left_out = entry, left_out
         self._path: list[str] = []
         self.sites: list[Site] = []
         # By the name and the first line of their code, as Python has them.
@@ -225,8 +225,13 @@ class _Instrumenter(ast.NodeTransformer):
         number = ast.Constant(len(self.sites) - 1)
         return ast.Call(ast.Name(_PROBE, ast.Load()), [number, value], [])
 
-    def _text(self, node: ast.AST) -> str:
-        return " ".join((ast.get_source_segment(self._source, copy.copy(node)) or "").split())
+    def _text(self, node: ast.stmt | ast.expr) -> str:
+        """The source of a statement or an expression, on one line. (`ast.get_source_segment` would split all of it each time.)"""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        lines = self._lines[first : last + 1]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return " ".join(b"\n".join(lines).decode().split())
 
 
 def _names(target: ast.expr) -> Iterator[ast.Name]:
