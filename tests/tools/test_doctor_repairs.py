@@ -53,6 +53,11 @@ def test_an_order_that_is_another_function_is_not_found():
     assert "tanh" not in names(lambda x: (jnp.exp(x) - 1) / (jnp.exp(2 * x) + 1), 1.0)
 
 
+def test_a_sum_that_is_multiplied_by_zero_is_no_pattern():
+    assert not names(lambda x: jnp.tanh(x) * 0.1 * 0, 1.0)
+    names(lambda x: (1 + jnp.exp(x)) * 0.0 + jax.nn.gelu(x) - jax.nn.softplus(x), 1.0)
+
+
 def test_products_of_vectors_are_sums():
     assert "norm" in names(lambda x: jnp.sqrt(jnp.dot(x, x)), VECTOR)
     assert "softmax" in names(lambda x: jnp.exp(x) / jnp.sum(jnp.exp(x)), jnp.asarray(VECTOR, jnp.bfloat16))

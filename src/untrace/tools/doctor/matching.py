@@ -171,6 +171,8 @@ class Matcher:
     ) -> Iterator[tuple[Bound, float]]:
         """One part of the pattern beside one of the program's; of a product also the number that this brings before it."""
         if is_sum:
+            if not times:  # the program multiplies by 0 there: of which sum that is, nobody can say
+                return
             ratio = count / (power * times)
             if self._is_hole(x):
                 scaled = other if ratio == 1.0 else self._terms.scaled(ratio, other)

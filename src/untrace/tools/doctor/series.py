@@ -104,23 +104,23 @@ def _better(series: Series, body: Function) -> Callable[[Data], Data]:
 
 
 def _variables(makers: Makers, equation: Equation) -> Iterator[Value]:
-    """Values such that all in an expression comes from one of them, the one that is the furthest away first."""
+    """The value that all in an expression comes from, if there is one: of several the one that is the furthest away."""
     below = _below(makers, equation)
-    inner = [e.outputs[0] for e in below if e is not equation]
-    leaves = dict.fromkeys(a for e in below for a in e.inputs if type(a) is Value and a not in inner)
-    if len(leaves) == 1:
-        yield next(iter(leaves))
+    if len(below) < 2 or len(below) >= _MOST_EQUATIONS:
         return
-    for value in inner:
-        if type(value) is Value and _is_all(makers, equation, value):
-            yield value
-            return
-
-
-def _is_all(makers: Makers, equation: Equation, value: Value) -> bool:
-    seen = _below(makers, equation, value)
-    made = {e.outputs[0] for e in seen}
-    return len(seen) > 1 and all(a is value or a in made for e in seen for a in e.inputs if type(a) is Value)
+    # Of each value those that all ways from it to the result go through.
+    through: dict[Value, frozenset[Value]] = {}
+    for e in reversed(below):
+        (out,) = e.outputs
+        assert out is not None
+        own = through.get(out, frozenset()) | {out}
+        for atom in e.inputs:
+            if type(atom) is Value:
+                through[atom] = through.get(atom, own) & own
+    inner = [e.outputs[0] for e in below]
+    leaves = [v for v in through if v not in inner]
+    common = frozenset.intersection(*[through[v] | {v} for v in leaves]) if leaves else frozenset()
+    yield from [v for v in (*leaves, *inner[:-1]) if v in common][:1]
 
 
 def _below(makers: Makers, equation: Equation, stop: Value | None = None) -> list[Equation]:
@@ -229,13 +229,14 @@ def _points_at(ts: Sequence[float], centre: float | None) -> list[float]:
 
 
 def _around(body: Function, centre: float | None, digits: int) -> Series | None:
+    (nearest,), _ = _numbers(body, _points_at([_STEP], centre), centre)
+    *operands, (left,) = _exact(body, [nearest])
+    if not left or not _MP.isfinite(left) or not any(abs(x) > _CANCELS * abs(left) for (x,) in operands):
+        return None
     ts = [sign * _STEP * (k + 1) for k in range(_POINTS) for sign in (1, -1)]
     points, variable = _numbers(body, _points_at(ts, centre), centre)
-    *operands, values = _exact(body, points)
+    values = _exact(body, points)[-1]
     if len(set(points)) < len(points) or not all(_MP.isfinite(v) for v in values) or not any(values):
-        return None
-    nearest = abs(values[0])
-    if not nearest or not any(_MP.isfinite(o[0]) and abs(o[0]) > _CANCELS * nearest for o in operands):
         return None
     coefficients = _interpolated(variable, values)
     least = max(abs(c * _MP.mpf(_STEP) ** i) for i, c in enumerate(coefficients)) * _MP.mpf(_ZERO)
