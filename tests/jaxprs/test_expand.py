@@ -204,6 +204,13 @@ def test_a_primitive_that_its_library_lets_jax_run_stays() -> None:
     assert expand_library_primitives(closed) == (closed, ())
 
 
+def test_a_primitive_that_is_made_of_itself_among_others_is_expanded() -> None:
+    steps = _primitive("steps", lambda x, *, n: steps.bind(x + 1, n=n - 1) if n else x * 2)
+    closed, notes = expand_library_primitives(jax.make_jaxpr(lambda x: steps.bind(x, n=2))(X))
+    assert not foreign(closed) and notes
+    np.testing.assert_array_equal(jex_core.jaxpr_as_fun(closed)(X)[0], (X + 2) * 2)
+
+
 def test_notes_count_and_name_the_library() -> None:
     _, _, notes = expanded(lambda x: pair_p.bind(pair_p.bind(x)[0])[1], X)
     assert notes == ("test_expand's primitive `pair` (2 times) is written as its implementation",)

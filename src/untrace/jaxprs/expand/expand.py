@@ -299,9 +299,8 @@ class Expander:
             try:
                 # Weak types are put right outside of what keeps a rule: what is inside stays alive.
                 closed = _traced(function, eqn, ())
-                if prim is None and _binds(
-                    closed, primitive
-                ):  # the library lets JAX run it, which compiles it as it is
+                # The library lets JAX run it, which compiles it as it is.
+                if prim is None and _is_only(closed, primitive):
                     return None
                 custom = None
                 if self._rules and keeps_rule:
@@ -400,9 +399,14 @@ def spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
     return eqns
 
 
-def _binds(closed: Any, primitive: Any) -> bool:
-    """Whether a jaxpr has equations of a primitive, at any depth."""
-    return any(e.primitive is primitive for e in jax_compat.equations_in(closed))
+def _is_only(closed: Any, primitive: Any) -> bool:
+    """Whether a jaxpr is nothing but an equation of a primitive, in jitted functions or not."""
+    while len(eqns := jax_compat.open_jaxpr(closed)[0].eqns) == 1 and eqns[0].primitive is not primitive:
+        inner = eqns[0].params.get("jaxpr")
+        if not jax_compat.is_jaxpr(inner):
+            return False
+        closed = inner
+    return len(eqns) == 1
 
 
 def _first_line(error: BaseException) -> str:
