@@ -38,7 +38,7 @@ _PROMISES = frozenset({"indices_are_sorted", "unique_indices", "mode", "wrap_neg
 def _candidates(callee: Library) -> Iterator[Candidate]:
     """The function of the same name; for an update of a part of an array ours, of the same name."""
     kind, _, rest = callee.name.partition(".")
-    if kind == "at" and rest in UPDATES and _PROMISES.issuperset(callee.kwargs):
+    if kind == "at" and rest in UPDATES and _is_basic(callee.args[1]) and _PROMISES.issuperset(callee.kwargs):
         function = functools.partial(_put, combine=UPDATES[rest])
         yield Candidate(Library(callee.name, callee.args, {}, callee.body), function)
         return
@@ -46,6 +46,13 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
     if function is not None:
         name = f"np.{rest}" if kind == "jnp" else callee.name
         yield Candidate(Library(name, callee.args, callee.kwargs, callee.body), function)
+
+
+def _is_basic(index: object) -> bool:
+    """Whether an index is of slices and numbers of the text alone: of arrays some may lie outside, and others not."""
+    return all(
+        p is None or p is Ellipsis or type(p) in (int, slice) for p in (index if type(index) is tuple else (index,))
+    )
 
 
 def _out_of(value: Any) -> np.ndarray | None:

@@ -103,14 +103,12 @@ def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), com
 
 @helper("np", last="_put")
 def _put(x, index, y, combine=None):
-    """A copy of an array in which `x[index]` is `y`, or what a function of both gives: where an index stands twice, twice."""
+    """A copy of an array in which `x[index]` is `y`, or what a function gives of both; an index outside changes nothing."""
     out = np.array(x)
-    if combine is None:
-        out[index] = y
-    elif any(isinstance(part, np.ndarray) for part in (index if isinstance(index, tuple) else (index,))):
-        combine.at(out, index, y)
-    else:
-        out[index] = combine(out[index], y)
+    try:
+        out[index] = y if combine is None else combine(out[index], y)
+    except IndexError:
+        pass
     return out
 
 
