@@ -254,13 +254,7 @@ class _Original:
 
 def _proof(target: Target, written: Written, original: _Original, company: Company) -> Proof:
     captured = original.captured
-    text = company.text(
-        target.load,
-        written.source,
-        written.name,
-        written.arrays,
-        lambda module: of_leaves(module, written, captured),
-    )
+    text = company.text(target.load, written, lambda module: of_leaves(module, written, captured))
     leaves = jax.tree.leaves((captured.args, captured.kwargs))
     names = [
         f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(captured.out_example)

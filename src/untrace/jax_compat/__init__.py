@@ -105,12 +105,13 @@ from untrace.jax_compat.sharding import (
 )
 from untrace.jax_compat.jax_code import differentiated, inside_transformation, transformation
 from untrace.jax_compat.provenance import (
+    INSTALLED,
     argument_names,
     as_called,
     at_source,
-    copy_of_equation,
     before_it_moved,
     body_names,
+    copy_of_equation,
     equation_inside,
     equation_source,
     function_name,

@@ -16,7 +16,8 @@ from untrace.jax_compat.jax_code import jax_folder
 from untrace.jax_compat.jaxprs import open_jaxpr
 from untrace.jax_compat.rebuilding import rebuilt_jaxpr, substituted
 
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# Parts of the paths of what is installed, and nobody's own.
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_FRAMES = 100
 
 
@@ -37,7 +38,7 @@ def user_line(eqn: Any) -> str:
     from jax._src import source_info_util  # the only place that tells user frames from JAX's own
 
     frames = [*itertools.islice(source_info_util.user_frames(eqn.source_info.traceback), _MOST_FRAMES)]
-    own = next((f for f in frames if f and not any(part in f.file_name for part in _INSTALLED)), None)
+    own = next((f for f in frames if f and not any(part in f.file_name for part in INSTALLED)), None)
     return source_info_util.summarize(eqn.source_info) if own is None else source_info_util._summarize_frame(own)
 
 

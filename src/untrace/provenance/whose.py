@@ -9,6 +9,8 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from types import CodeType
 
+from untrace import jax_compat
+
 # JAX's own functions that start a trace: frames outside them belong to whoever asked for it.
 _ENTRIES = frozenset(
     "make_jaxpr make_jaxpr_f trace_to_jaxpr trace_to_jaxpr_dynamic trace_to_jaxpr_nounits _create_pjit_jaxpr".split()
@@ -37,7 +39,6 @@ _EXAMPLES = os.path.join(_JAX[0], "example_libraries", "")
 # But for what has a name to a reader: `batch_norm`.
 _TORCH_FUNCTIONS = os.path.join(_folder("torch"), "nn", "functional.py")
 _STDLIB = tuple(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _API = os.path.join("_src", "api.py")
 INSIDE = frozenset(("jax", "jvp", "value", "drop"))
 _FILES: dict[str, str] = {}
@@ -102,7 +103,7 @@ def file_kind(file: str) -> str:
         return "jax"
     if file.startswith(_CUT) or file.startswith(("<frozen ", "<__array_function__")):
         return "cut"
-    if any(part in file for part in _INSTALLED) or file.startswith(("<@beartype", "<decorator-gen")):
+    if any(part in file for part in jax_compat.INSTALLED) or file.startswith(("<@beartype", "<decorator-gen")):
         return "library"
     if file.startswith(_STDLIB):
         return "cut"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,11 +12,13 @@ from jax.tree_util import PyTreeDef
 
 from untrace.ir.nodes import Program
 from untrace.ir.types import Data
+from untrace.module.emit import Written
 from untrace.module.writer import ModuleWriter
 from untrace.prove.load import LoadedText, load_text
 
 T = TypeVar("T")
 OfLeaves = Callable[..., Sequence[Data]]
+Load = Callable[[str, str, dict[str, np.ndarray]], LoadedText]  # a text, its entry's name, its large constants
 
 
 class Company:
@@ -47,16 +49,9 @@ class Company:
         """What all ranks compute of the leaves of all, where each has its `function` of leaves."""
         return function
 
-    def text(
-        self,
-        load: Callable[[str, str, dict[str, np.ndarray]], LoadedText],
-        source: str,
-        name: str,
-        arrays: Mapping[str, np.ndarray],
-        of_leaves: Callable[[LoadedText], OfLeaves],
-    ) -> OfLeaves:
+    def text(self, load: Load, written: Written, of_leaves: Callable[[LoadedText], OfLeaves]) -> OfLeaves:
         """What a text computes of the leaves of all ranks. of_leaves: of a module the entry, from leaves to leaves."""
-        return of_leaves(load(source, name, dict(arrays)))
+        return of_leaves(load(written.source, written.name, written.arrays))
 
 
 def _as_it_is(program: Program) -> None:
@@ -84,9 +79,8 @@ class Target:
 
     `company`: the processes that write a text together. `begin`: makes of a program, before its passes, what is written of
     it, and gives the target for that one (it gets the tree of the arguments and the company too); None where what is written
-    is the program itself. `load`: a text as a module whose entry takes what
-    the original does. `below`: the end of the module, by the name of its entry. `words`: what its docstring says behind the
-    name of the target. `any_size`: whether one text may hold for several sizes.
+    is the program itself. `load`: a text as a module whose entry takes what the original does. `below`: the end of the module,
+    by the name of its entry. `words`: what its docstring says behind the name of the target. `any_size`: whether one text may hold for several sizes.
     """
 
     name: str
@@ -100,7 +94,7 @@ class Target:
     keeps_calls: bool = False
     company: Callable[[], Company] = Company
     begin: Callable[[Program, PyTreeDef, Company], Target] | None = None
-    load: Callable[[str, str, dict[str, np.ndarray]], LoadedText] = load_text
+    load: Load = load_text
     below: Callable[[str], str] = _nothing
     words: str = ""
     any_size: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -13,10 +13,11 @@ import numpy as np
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError, UntraceError
 from untrace.ir.types import Data
+from untrace.module.emit import Written
 from untrace.prove.execute import Endless
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.ranks import RanksDisagree, World
-from untrace.targets.base import Company, OfLeaves
+from untrace.targets.base import Company, Load, OfLeaves
 from untrace.targets.mpi.sharded import refuse
 
 T = TypeVar("T")
@@ -89,14 +90,7 @@ class Together(Company):
 
         return of_all
 
-    def text(
-        self,
-        load: Callable[[str, str, dict[str, np.ndarray]], LoadedText],
-        source: str,
-        name: str,
-        arrays: Mapping[str, np.ndarray],
-        of_leaves: Callable[[LoadedText], OfLeaves],
-    ) -> OfLeaves:
+    def text(self, load: Load, written: Written, of_leaves: Callable[[LoadedText], OfLeaves]) -> OfLeaves:
         """(On simulated ranks, each process for itself: where a text waits for ever, MPI would not say so.)"""
 
         def begun() -> tuple[World, list[OfLeaves]]:
@@ -106,7 +100,7 @@ class Together(Company):
         def one(mpi: ModuleType) -> OfLeaves:
             package = ModuleType("mpi4py")
             package.__dict__["MPI"] = mpi
-            return of_leaves(load_text(source, name, dict(arrays), modules={"mpi4py": package}))
+            return of_leaves(load_text(written.source, written.name, written.arrays, modules={"mpi4py": package}))
 
         world, functions = begun()
         is_whole = True  # whether all ranks of the last run came to their ends

@@ -37,8 +37,7 @@ from untrace.ir.types import Aval, Origin, Parameter
 from untrace.targets.mpi.company import Together
 from untrace.targets.mpi.sharded import refuse
 
-NOBODY = -2  # Open MPI's PROC_NULL: what a rank sends there, or receives from there, is nothing
-_ANY = -1  # MPI's ANY_SOURCE and ANY_TAG
+NOBODY = -2  # MPI.PROC_NULL here, whatever number it is there: what a rank sends to it, or receives, is nothing
 
 POINT_TO_POINT = frozenset({"send_mpi", "recv_mpi", "sendrecv_mpi"})
 # On some ranks these have no result: the user's function is given there what it passed.
@@ -187,7 +186,7 @@ def _parameters(equation: Equation) -> tuple[Settings, dict[str, int]]:
         refuse(f"`{equation.callee.name}`{where} is over a communicator that is not all ranks in their order")
     if params.get("status") is not None:
         refuse(f"`{equation.callee.name}`{where} asks for a status, which the text has not")
-    if params.get("source") == _ANY:
+    if params.get("source") == MPI.ANY_SOURCE:
         refuse(f"`{equation.callee.name}`{where} receives from any rank: which one is heard first, chance decides")
     op = params.get("op")
     known = [name for name in _OPERATIONS if op is not None and op.wrapped == getattr(MPI, name)]

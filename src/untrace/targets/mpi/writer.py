@@ -16,10 +16,48 @@ from untrace.targets.mpi.table import MPI
 from untrace.targets.numpy.writer import NumpyFunction, NumpyModule
 
 
-class MpiModule(NumpyModule):
-    """Collects what one module needs: as `ModuleWriter`. `sharding`: the mesh that it is for."""
+class _OfRanks(NumpyModule):
+    """Collects what one module needs: as `ModuleWriter`. size: for how many ranks it is; words: what it says of them where
+    there are others; made: the lines that make what they talk through."""
 
     rules = MPI
+
+    def __init__(
+        self, forced: frozenset[JaxprEqn], standalone: bool, idiomatic: bool, size: int, words: str, made: str
+    ):
+        super().__init__(forced, standalone, idiomatic)
+        self.imports.add("from mpi4py import MPI")
+        said = quoted(f"this is for {size} ranks{words}: run it with `mpirun -n {size}`")
+        self.constants.append(Lines(f"if MPI.COMM_WORLD.Get_size() != {size}:\n    raise RuntimeError({said})\n{made}"))
+
+    def writer(self) -> FunctionWriter:
+        return MpiFunction(self, Scope(self.scope))
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+class RanksModule(_OfRanks):
+    """Of ranks that have arguments of their own each. `size`: for how many it is."""
+
+    claimed = (*NumpyModule.claimed, "MPI", "mpi4py", "comm", "rank")
+
+    def __init__(
+        self,
+        forced: frozenset[JaxprEqn] = frozenset(),
+        standalone: bool = False,
+        idiomatic: bool = False,
+        *,
+        size: int,
+    ):
+        made = "comm = MPI.COMM_WORLD.Dup()  # no messages but ours\nrank = comm.Get_rank()"
+        super().__init__(forced, standalone, idiomatic, size, "", made)
+
+
+class MpiModule(_OfRanks):
+    """Of the ranks of a mesh. `sharding`: the mesh that it is for."""
+
     claimed = (*NumpyModule.claimed, "MPI", "mpi4py", "mesh")
 
     def __init__(
@@ -30,27 +68,15 @@ class MpiModule(NumpyModule):
         *,
         sharding: Sharding,
     ):
-        super().__init__(forced, standalone, idiomatic)
-        self.sharding = sharding
-        self.imports.add("from mpi4py import MPI")
-        self._along: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Expr] = {}
-        count, shape = sharding.ranks, tuple(sharding.shape)
-        said = quoted(f"this is for {count} ranks, a mesh of {sharding.words}: run it with `mpirun -n {count}`")
-        self.constants.append(
-            Lines(
-                f"if MPI.COMM_WORLD.Get_size() != {count}:\n    raise RuntimeError({said})\n"
-                f"mesh = MPI.COMM_WORLD.Create_cart({shape}, reorder=False)  # the ranks row by row, no messages but ours"
-            )
+        made = (
+            f"mesh = MPI.COMM_WORLD.Create_cart({tuple(sharding.shape)}, reorder=False)  "
+            "# the ranks row by row, no messages but ours"
         )
+        super().__init__(forced, standalone, idiomatic, sharding.ranks, f", a mesh of {sharding.words}", made)
+        self.sharding = sharding
+        self._along: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], Expr] = {}
         for name in ("_handed_out", "_collected"):
             self.helper(name)
-
-    def writer(self) -> FunctionWriter:
-        return MpiFunction(self, Scope(self.scope))
-
-    def note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
 
     def along(self, axes: tuple[int, ...], groups: tuple[tuple[int, ...], ...]) -> Expr:
         """The module's name for the communicator of the ranks along some axes, or of their groups there."""
@@ -83,44 +109,6 @@ class MpiModule(NumpyModule):
         name = self.scope.fresh(identifier(base, "ranks"))
         self.constants.append(Assign([name], made))
         return Name(name)
-
-
-class RanksModule(NumpyModule):
-    """Collects what one module needs: as `ModuleWriter`. `size`: for how many ranks it is, each with arguments of its own."""
-
-    rules = MPI
-    claimed = (*NumpyModule.claimed, "MPI", "mpi4py", "comm", "rank")
-
-    def __init__(
-        self,
-        forced: frozenset[JaxprEqn] = frozenset(),
-        standalone: bool = False,
-        idiomatic: bool = False,
-        *,
-        size: int,
-    ):
-        super().__init__(forced, standalone, idiomatic)
-        self.imports.add("from mpi4py import MPI")
-        said = quoted(f"this is for {size} ranks: run it with `mpirun -n {size}`")
-        self.constants.append(
-            Lines(
-                f"if MPI.COMM_WORLD.Get_size() != {size}:\n    raise RuntimeError({said})\n"
-                "comm = MPI.COMM_WORLD.Dup()  # no messages but ours\nrank = comm.Get_rank()"
-            )
-        )
-
-    def writer(self) -> FunctionWriter:
-        return RankFunction(self, Scope(self.scope))
-
-    def note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
-
-class RankFunction(NumpyFunction):
-    """Writes one function's body; this is the `w` that rules get."""
-
-    title = "mpi4py"
 
 
 class MpiFunction(NumpyFunction):
