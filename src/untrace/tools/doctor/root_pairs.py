@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.ir.types import Data
-from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, safe_divide, series
+from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, safe_divide
 
 
 def _versine(x: Data) -> Data:
@@ -26,13 +26,6 @@ def _versine_ratio(x: Data) -> Data:
     half = 0.5 * x
     ratio = safe_divide(jnp.sin(half), half, 1.0)
     return 0.5 * ratio * ratio
-
-
-def _x_minus_sin(x: Data) -> Data:
-    """x - sin x, by its series where both are nearly the same."""
-    y = x * x
-    series = x * y * (1 / 6 - y * (1 / 120 - y * (1 / 5040 - y * (1 / 362880 - y / 39916800))))
-    return jnp.where(jnp.abs(x) < 1.3, series, x - jnp.sin(x))
 
 
 def _hypot(x: Data, y: Data) -> Data:
@@ -113,16 +106,6 @@ def _length(x: Data, y: Data, z: Data) -> Data:
     return _hypot(_hypot(x, y), z)
 
 
-_COTH = [1 / 3, -1 / 45, 2 / 945, -1 / 4725, 2 / 93555, -1382 / 638512875, 4 / 18243225]
-
-
-def _langevin(x: Data) -> Data:
-    """coth(x) - 1 / x."""
-    is_small = jnp.abs(x) < 0.9
-    y, far = jnp.where(is_small, x, 0.0), jnp.where(is_small, 1.0, x)
-    return jnp.where(is_small, y * series(y * y, _COTH), 1 / jnp.tanh(far) - 1 / far)
-
-
 def _quotient_root(x: Data) -> Data:
     """sqrt((1 + x) / (1 - x)) - 1."""
     return 2 * x / (1 - x) / (jnp.sqrt((1 + x) / (1 - x)) + 1)
@@ -148,7 +131,6 @@ ROOTS = [
          [lambda x: 1 - jnp.cos(x) ** 2], lambda x: jnp.sin(x) ** 2),
     Pair("sinc", "0 / 0 where x is 0", [lambda x: jnp.sin(x) / x], _sinc, slopes=[lambda x, ct: -(ct * (x * _bessel(x)))]),
     Pair("tanh(x) / x", "0 / 0 where x is 0", [lambda x: jnp.tanh(x) / x], lambda x: safe_divide(jnp.tanh(x), x, 1.0)),
-    Pair("x - sin x", "x - sin(x) cancels for small x", [lambda x: x - jnp.sin(x)], _x_minus_sin),
     Pair("difference of sines", "sin(x + h) - sin(x) cancels for small h",
          [lambda x, h: jnp.sin(x + h) - jnp.sin(x)],
          lambda x, h: 2 * jnp.cos(x + 0.5 * h) * jnp.sin(0.5 * h), TWO),
@@ -264,9 +246,6 @@ ROOTS = [
     Pair("(x - sin x) / x**3", "x - sin(x) cancels for small x", [lambda x: (x - jnp.sin(x)) / x**3], _less_sine),
     Pair("1 - sin x / x", "sin(x) / x is nearly 1 for small x",
          [lambda x: 1 - jnp.sin(x) / x, lambda x: (x - jnp.sin(x)) / x], lambda x: x * x * _less_sine(x)),
-    Pair("sin x - x", "x and sin(x) cancel for small x", [lambda x: jnp.sin(x) - x], lambda x: -_x_minus_sin(x)),
-    Pair("sinh x - x", "x and sinh(x) cancel for small x", [lambda x: jnp.sinh(x) - x], lambda x: x * x * x * _sinh_less(x),
-         slopes=[lambda x, ct: 2 * ct * jnp.sinh(0.5 * x) ** 2]),
     Pair("tan(x) / x", "0 / 0 where x is 0", [lambda x: jnp.tan(x) / x], lambda x: safe_divide(jnp.tan(x), x, 1.0)),
     Pair("sinh(x) / x", "0 / 0 where x is 0", [lambda x: jnp.sinh(x) / x], lambda x: safe_divide(jnp.sinh(x), x, 1.0)),
     Pair("x / sin(x)", "0 / 0 where x is 0", [lambda x: x / jnp.sin(x)], lambda x: safe_divide(x, jnp.sin(x), 1.0)),
@@ -286,8 +265,6 @@ ROOTS = [
          [lambda x, y: x / (x * x + y * y)], _reciprocal_real, TWO, values=[0, 1]),
     Pair("x / (c + x**2)", "the square overflows where the quotient does not",
          [lambda x, c: x / (c + x * x)], lambda x, c: 1 / (x + c / x), TWO, values=[0]),
-    Pair("coth x - 1 / x", "both are large and nearly the same for small x",
-         [lambda x: 1 / jnp.tanh(x) - 1 / x, lambda x: jnp.cosh(x) / jnp.sinh(x) - 1 / x], _langevin),
     Pair("sqrt((1 + x) / (1 - x)) - 1", "the root cancels with 1 for small x",
          [lambda x: jnp.sqrt((1 + x) / (1 - x)) - 1], _quotient_root, values=[0]),
     Pair("root of a quotient, less 1", "the root cancels with 1 where x is near y",
