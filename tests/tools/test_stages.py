@@ -14,9 +14,11 @@ from jax import lax
 
 import untrace
 from untrace import cli, jax_compat
+from untrace.provenance.sites import Provenance
 from untrace.tools.stages import page
+from untrace.tools.stages.matching import Matcher
 from untrace.tools.stages.model import Computation, Line, Stage, indented_folds, safe
-from untrace.tools.stages.program import flops_of
+from untrace.tools.stages.program import Numbered, flops_of
 
 
 def f32(*shape):
@@ -208,6 +210,22 @@ def test_every_equation_is_on_lines_of_each_stage_before_the_compiler():
         for key in ("source", "jaxpr"):
             assert set().union(*[line.computes for line in found[key].lines]) == every, (name, key)
         assert all(c.place.startswith("test_stages.py:") for c in found.computations)
+
+
+def test_turns_of_an_unrolled_loop_are_told_apart():
+    @jax.make_jaxpr
+    def unrolled(x, w):
+        for _ in range(8):
+            x = jnp.sin(x @ w) * 2 + jnp.cos(x)
+        return x
+
+    whole = Numbered(unrolled(jnp.ones((3, 3)), jnp.ones((3, 3))), Provenance())
+    kept = [n for n in range(len(whole.equations)) if n % 3]
+    others = [whole.equations[n].replace() for n in kept]
+    places = [whole.origins[n] for n in kept]
+    assert Matcher(whole).behind(others, places, whole.jaxpr) == [{n} for n in kept]
+    lost = [() if turn % 5 == 2 else place for turn, place in enumerate(places)]  # from nowhere, as under a derivative
+    assert Matcher(whole).behind(others, lost, whole.jaxpr) == [{n} for n in kept]
 
 
 def test_values_of_a_run():

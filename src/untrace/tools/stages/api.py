@@ -15,8 +15,9 @@ from untrace.provenance.sites import Provenance
 from untrace.tools import render
 from untrace.tools.probe import VALUE
 from untrace.tools.stages.compiled import hlo_stage, stablehlo_stage
+from untrace.tools.stages.matching import Matcher
 from untrace.tools.stages.model import Stage
-from untrace.tools.stages.program import Matcher, Numbered
+from untrace.tools.stages.program import Numbered
 from untrace.tools.stages.shown import Stages
 from untrace.tools.stages.texts import author_stage, jaxpr_stage, written_stage
 from untrace.tools.watch import watch
@@ -85,7 +86,7 @@ def _stages(
         shown: list[Stage] = [author_stage(program)]
         for number, (label, inner) in enumerate(texts[:-1]):
             other = Numbered(jax_compat.inside_jit(inner.jaxpr), provenance)
-            known = matcher.behind(other.equations, other.origins)
+            known = matcher.behind(other.equations, other.origins, other.jaxpr)
             shown.append(jaxpr_stage(f"jaxpr{number}", f"jaxpr of {label}", other, known))
             shown.append(written_stage(f"text{number}", f"{label}, written", inner, matcher, provenance, {}))
         more = f" of {title}" if len(texts) > 1 else ""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
-from untrace.provenance.sites import Frame, Provenance, Site
+from untrace.provenance.sites import Provenance, Site
 from untrace.tools.stages.model import NOTHING, Computation
 
 Equation = Any  # JAX's own
@@ -125,84 +125,6 @@ class Numbered:
                 )  # fmt: skip
             )
         return tuple(found)
-
-
-class Matcher:
-    """Finds the equations of a program behind those of another one that was traced from the same source."""
-
-    def __init__(self, program: Numbered) -> None:
-        self._program = program
-        self._exact = IdentityMap((eqn, number) for number, eqn in enumerate(program.equations))
-        self._found: dict[object, list[int]] = {}
-        for number, eqn in enumerate(program.equations):
-            for site in program.origins[number]:
-                for key in (*_keys(site, eqn), *_keys_of_ends(site, eqn), *_keys_within(site.frames, site, eqn)):
-                    self._found.setdefault(key, []).append(number)
-
-    def behind(self, equations: Sequence[Equation], sites: Sequence[tuple[Site, ...]]) -> list[frozenset[int]]:
-        """For each of these equations the numbers of the program's: the very same, or else those from the same place, by
-        the same primitive where there are such. Where as many come from there, each is its own."""
-        groups: dict[tuple[object, ...], list[int]] = {}
-        found: list[frozenset[int]] = [NOTHING] * len(equations)
-        for place, eqn in enumerate(equations):
-            if eqn in self._exact:
-                found[place] = frozenset((self._exact[eqn],))
-                continue
-            for site in sites[place]:
-                key = next((key for key in self._candidates(site, eqn) if key in self._found), None)
-                if key is not None:
-                    groups.setdefault(key, []).append(place)
-        for key, places in groups.items():
-            numbers = self._found[key]
-            own = len(numbers) == len(places)
-            if not own and key[0] is _WITHIN:
-                continue  # a call may hold much else
-            for turn, place in enumerate(places):
-                found[place] |= {numbers[turn]} if own else frozenset(numbers)
-        return found
-
-    def _candidates(self, site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
-        """Where an equation may be found: at its place by its primitive, then where it stood before a derivative or a map
-        that was called took it elsewhere, then at its place by any."""
-        exact = tuple(_keys(site, eqn))
-        yield from exact[:3]
-        inner = self._program.provenance.site(jax_compat.before_it_moved(eqn))
-        if inner is not site and inner.user_frames:
-            yield from _last_keys(inner.frames, inner, eqn)
-            yield from _keys_within(inner.frames[-1:], inner, eqn)
-        yield from exact[3:]
-
-
-def _keys(site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
-    """What equations have in common, from all to little; nothing of an equation that came from nowhere."""
-    if site.frames:
-        name = eqn.primitive.name
-        yield site.frames, site.phase, name, site.below, tuple([v.aval.str_short() for v in eqn.outvars])
-        yield site.frames, site.phase, name, site.below
-        yield site.frames, site.phase, name
-        yield site.frames, site.phase
-        yield (site.frames,)
-
-
-def _keys_of_ends(site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
-    """The same for the calls of functions inside, each by itself: a function may have been traced alone."""
-    for start in range(len(site.frames)):
-        yield from _last_keys(site.frames[start:], site, eqn)
-
-
-def _last_keys(frames: Sequence[Frame], site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
-    if frames:
-        yield "inside", frames, site.phase, eqn.primitive.name
-        yield "inside", frames, site.phase
-
-
-_WITHIN = "within"
-
-
-def _keys_within(frames: Sequence[Frame], site: Site, eqn: Equation) -> Iterable[tuple[object, ...]]:
-    """The same for all that a call computes, of what JAX has batched or differentiated anew and knows the call alone."""
-    for frame in frames:
-        yield _WITHIN, frame, site.phase, eqn.primitive.name, tuple([v.aval.str_short() for v in eqn.outvars])
 
 
 _FREE = frozenset(

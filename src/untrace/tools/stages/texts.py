@@ -10,8 +10,9 @@ from untrace import jax_compat
 from untrace._api import Decompiled
 from untrace._places import place_of
 from untrace.provenance.sites import Frame, Provenance
+from untrace.tools.stages.matching import Matcher
 from untrace.tools.stages.model import NOTHING, Line, Stage, indented_folds, safe, with_what_folds_hold
-from untrace.tools.stages.program import Matcher, Numbered
+from untrace.tools.stages.program import Numbered
 
 
 def author_stage(program: Numbered) -> Stage:
@@ -100,7 +101,7 @@ def written_stage(
 ) -> Stage:
     """What untrace writes. values: what a run gave, by the lines of the text."""
     traced = Numbered(text.source_map.jaxpr, provenance)
-    behind = matcher.behind(traced.equations, traced.origins)
+    behind = matcher.behind(traced.equations, traced.origins, traced.jaxpr)
     computes: dict[int, set[int]] = {}
     holds: dict[int, set[int]] = {}
     for entry in text.source_map:
