@@ -5,9 +5,10 @@
     python bench/guards.py --of suite --json OUT.json
 
 Each program is decompiled in a process of its own, saved and imported; then its arguments are changed, one thing at a
-time: every axis of every array (one more, one less, twice, one), the axes of one size together, pairs of those, dtypes,
-weak types, Python's numbers and NumPy's arrays in the place of JAX's, static fields, keys, lengths and classes of
-containers, 64-bit mode, the implementation of keys, a mesh around the call. Of each change one of these comes:
+time: every axis of every array (one more, one less, twice, one), the axes of one size together (few and many as well),
+pairs of those, dtypes, weak types, Python's numbers and NumPy's arrays in the place of JAX's, static fields, keys,
+lengths and classes of containers, 64-bit mode, the implementation of keys, a mesh around the call. Of each change one of
+these comes:
 
   same       the written function gives what the original gives: types, and bits (or as close as it was proven; where
              only the level `bits` was reached, within 64 ULP of the largest value, for the two are compiled apart)
@@ -257,6 +258,8 @@ def changes(args: tuple[Any, ...], static: Any) -> Iterator[tuple[str, tuple[Any
         for word, new in (("twice", 2 * size), ("one more", size + 1), ("one less", size - 1), ("one", 1)):
             if new > 0 and new != size:
                 yield f"{kind} of {size} {word}", together([(places, new)]), plain
+        for new in sorted({2, 3, 5, size // 2, 3 * size + 1} - {1, 0, size - 1, size, size + 1}):
+            yield f"far from {size}: {new}", together([(places, new)]), plain
     for (_, one, places), (_, other, more) in itertools.islice(itertools.combinations(groups, 2), MOST_PAIRS):
         yield f"pair of {one}, {other}", together([(places, 2 * one), (more, other + 1)]), plain
 

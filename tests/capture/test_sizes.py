@@ -124,6 +124,55 @@ def test_one_row_is_refused_unless_it_was_tried():
         untrace.decompile(squeezed, also=[(f32(1, 3),)])(f32(4, 3))
 
 
+@pytest.mark.parametrize("rows", [7, 19, 20])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (
+            jnp.clip(jnp.arange(x.shape[0]) - (x.shape[0] - 5), 0) * x
+        ),  # of 20 rows 15, of 2003 1998: 3 * (n // 3) too
+        lambda x: (x[: x.shape[0] // 3], x[:-1]),
+        lambda x: x[: (x.shape[0] - 1) // 3],
+        lambda x: (x[: x.shape[0] // 4 * 4].sum(), x[-3:]),
+        lambda x: (jnp.zeros(min(x.shape[0], 5)), x),
+        lambda x: x * 2 if x.shape[0] > 4 else x * 3,
+        lambda x: sum(x[i] * x[i + 1] for i in range(min(4, x.shape[0] - 1))),
+        lambda x: x.reshape(2, -1).sum(0) if x.shape[0] % 2 == 0 else x,
+    ],
+)
+def test_no_size_is_taken_that_computes_something_else(function, rows):
+    """A number may follow a size in several ways that agree at those that were traced, or from some size on only."""
+    d = untrace.decompile(function)(jnp.arange(1.0, rows + 1))
+    taken = []
+    for other in range(2, 41):
+        x = jnp.arange(1.0, other + 1)
+        try:
+            found = d(x)
+        except TypeError as error:
+            assert "was written for" in str(error)
+            continue
+        taken.append(other)
+        expected = function(x)
+        assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected), other
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+    assert rows in taken
+
+
+def test_places_that_follow_the_end_are_counted_from_there():
+    d = untrace.decompile(lambda u: u.at[1:-1, -2].set(u[2:, 0] - u[:-2, -3]) + u[:, 5:6] + u[2, 1:-5].sum())(f32(8, 9))
+    assert "u.at[1:-1, -2].set(u[2:, 0] - u[:-2, -3])" in d.source and "u[:, 5:6]" in d.source, d.source
+    assert "u[2, 1:-5]" in d.source, d.source
+    fixed = untrace.decompile(lambda u: u[1:-1] * 2, sizes="fixed")(f32(8))
+    assert "u[1:-1]" in fixed.source
+
+
+def test_the_smallest_size_is_searched_for():
+    d = untrace.decompile(lambda x: x * 2 if x.shape[0] > 4 else x * 3)(jnp.arange(9.0))
+    assert 'least={"n": 5}' in d.source and d(jnp.arange(5.0))[4] == 8.0
+    with pytest.raises(TypeError, match="n ≥ 5"):
+        d(jnp.arange(4.0))
+
+
 def test_fixed_sizes_on_request():
     d = untrace.decompile(lambda x: x / x.shape[0], sizes="fixed")(f32(4, 3))
     assert "x / 4" in d.source and "x: f32[4,3]" in d.source

@@ -82,7 +82,10 @@ def written_for_sizes(
         traces = [other for _, other in others]
         afresh = captured.caches is not contextlib.nullcontext  # as the example had to be
         with readable_or_not():
-            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(afresh, captured.noted), traces):
+            noted = captured.noted
+            for sized in at_other_sizes(
+                captured, lambda new: call.on(new).captured(afresh, noted), lambda new: call.on(new).plain(), traces
+            ):
                 if not are_same_callables(sized.objects):
                     break  # which function the text calls on the host would be a matter of belief
                 if options.guard:

@@ -75,7 +75,9 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
     originals = [_Original.of(one) for one in (captured, *others)]
     if options.sizes == "infer" and options.prove and target.any_size:
         with contextlib.suppress(UntraceError), readable_or_not():
-            for sized in at_other_sizes(captured, lambda new: call.on(new).captured(), others):
+            for sized in at_other_sizes(
+                captured, lambda new: call.on(new).captured(), lambda new: call.on(new).plain(), others
+            ):
                 at = sized.captured
                 if at.example is not None:
                     at.idle = at.example.idle

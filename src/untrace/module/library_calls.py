@@ -36,6 +36,8 @@ def arguments(w: Any, equation: Equation, operands: Sequence[Expr]) -> tuple[lis
     given = callee.args
     if w.sizes is not None and callee.name == "method.reshape":
         given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
+    if w.sizes is not None and type(given[0]) is Slot and callee.name.startswith(("operator.getitem", "at.")):
+        given = [given[0], w.sizes.index(given[1], equation.inputs[given[0].index].aval.shape), *given[2:]]
     args = [argument(w, a, operands) for a in given]
     if w.sizes is not None and callee.name == "method.reshape":
         args = [args[0], *joined(args[1:])]

@@ -9,7 +9,6 @@ one parameter more. Nothing here is trusted: the text is traced again at other s
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from untrace._identifiers import identifier
+from untrace.capture.sizes.arithmetic import Way, is_one, ways
 from untrace.ir.nodes import Program, Value, walk_functions
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import UNARY, Attribute, Binary, Expr, Name, Slice, Star, Subscript, Text
 
-# Divisors and summands of sizes: strides, the width of a kernel, a place for a class token.
-_DIVISORS = (2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
-_SUMMANDS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 # A longer unpacking of a shape is no shorter than its parts.
 _LONGEST_SHAPE = 5
 
@@ -133,6 +130,32 @@ class Sizes:
             if open_ and sizes[open_[0]] in self.variable:
                 return list(sizes)
         return [-1 if open_ == [i] else n for i, n in enumerate(sizes)]
+
+    def index(self, index: object, shape: Sequence[int]) -> object:
+        """An index into an array of that shape, counted from the end where it follows that: `x[1:-1]`, `x[-2]`."""
+        parts = index if type(index) is tuple else (index,)
+        rest = len(shape) - sum(part is not None and part is not Ellipsis for part in parts)
+        if rest < 0 or sum(part is Ellipsis for part in parts) > 1:
+            return index
+        found: list[object] = []
+        axis = 0
+        for part in parts:
+            if type(part) is int:
+                part = self._from_end(part, shape[axis])
+            elif type(part) is slice:
+                part = slice(self._from_end(part.start, shape[axis]), self._from_end(part.stop, shape[axis]), part.step)
+            elif part is not None and part is not Ellipsis:
+                return index  # an array, which may stand for several axes
+            found.append(part)
+            axis += rest if part is Ellipsis else part is not None
+        return tuple(found) if type(index) is tuple else found[0]
+
+    def _from_end(self, place: object, size: int) -> object:
+        if not isinstance(place, int) or place not in self.variable or size not in self.variable:
+            return place
+        ends = zip((size, *self.variable[size]), (place, *self.variable[place]), strict=False)
+        distances = {end - at for end, at in ends}
+        return -distances.pop() if len(distances) == 1 and size > place > 0 else place
 
     def _is_ambiguous(self) -> bool:
         """Whether several tensors are given: two of one size here may have different ones in another call."""
@@ -286,29 +309,23 @@ def _computed_word(size: int, sizes: Mapping[int, Sequence[int]], words: Mapping
 
 
 def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr] | None:
-    """How to make each size of `wanted` from that of `base`: `k * n`, `n + c`, `(n + c) // k`, `j * ((n + c) // k)`."""
-    pairs = list(zip(wanted, base, strict=True))
-    if all(w == b for w, b in pairs):
-        return lambda e: e
-    if base[0] and all(w == b * (wanted[0] // base[0]) for w, b in pairs):
-        return lambda e: Binary(e, "*", Text(str(wanted[0] // base[0])))
-    for summand in _SUMMANDS[1:]:
-        if all(w == b + summand for w, b in pairs):
-            return lambda e: _plus(e, summand)
-    for divisor, summand in itertools.product(_DIVISORS, _SUMMANDS):
-        parts = [(b + summand) // divisor for b in base]
-        if parts[0] < 1:
-            continue
-        factor = wanted[0] // parts[0]
-        if factor and all(w == factor * p for w, p in zip(wanted, parts, strict=True)):
-            return lambda e: _times(Binary(_plus(e, summand), "//", Text(str(divisor))), factor)
-    return None
+    """How to make each size of `wanted` from that of `base`: `k * n`, `n + c`, `(n + c) // k`, `j * ((n + c) // k)`. None
+    too where several divisions would do."""
+    found = list(ways(wanted, base))
+    if not found or found[0].divisor > 1 and not is_one(found, base[-1]):
+        return None
+    return functools.partial(_computed, found[0])
 
 
-Way = Callable[[Expr], Expr]
+def _computed(way: Way, size: Expr) -> Expr:
+    size = _plus(size, way.summand)
+    return _times(size if way.divisor == 1 else Binary(size, "//", Text(str(way.divisor))), way.factor)
 
 
-def _fraction(wanted: Sequence[float], base: Sequence[int], is_rounded: bool = False) -> tuple[int, Way] | None:
+Written = Callable[[Expr], Expr]
+
+
+def _fraction(wanted: Sequence[float], base: Sequence[int], is_rounded: bool = False) -> tuple[int, Written] | None:
     """How to make each number of `wanted` from that of `base`: `c / n`, `c * n`, `c / n**0.5`, `c * n**0.5`, `n / c`, of
     `n - 1` too; with a figure for how far-fetched it is.
 
@@ -342,7 +359,7 @@ def _same(given: Sequence[float], wanted: Sequence[float]) -> bool:
     return all(np.float32(g) == np.float32(w) for g, w in zip(given, wanted, strict=True))
 
 
-def _share(number: float, size: int) -> tuple[int, Way] | None:
+def _share(number: float, size: int) -> tuple[int, Written] | None:
     """`1.0 / n` where a number is just that."""
     return (0, lambda e: Binary(Text("1.0"), "/", e)) if size and 1.0 / size == number else None
 

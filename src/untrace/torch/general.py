@@ -158,12 +158,14 @@ def _limits(
     is broadcast), a batch alone, none of them. traced: the module at several sizes, first at those of `chosen`."""
     inputs = given[0]
     plain: dict[int, Limit] = {}
+    smallest: dict[int, int] = {}
     for group in chosen:
         number, axis = group.places[0]
         sizes = [i.shapes[number][axis] for i in given]
-        plain[group.size] = Limit(min(sizes), math.gcd(group.multiple, *sizes))
+        smallest[group.size] = min(sizes)
+        plain[group.size] = Limit(min(*sizes, 2), math.gcd(group.multiple, *sizes))
     ones = [g for g in of_one(module, inputs, chosen) if plain[g.size].least > 1]
-    least = tuple([1 if g in ones else plain[g.size].least for g in chosen])
+    least = tuple([1 if g in ones else smallest[g.size] for g in chosen])
     for group, most in zip(chosen, _largest(inputs, chosen, traced, least, hooks), strict=True):
         plain[group.size] = dataclasses.replace(plain[group.size], most=most)
     batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]

@@ -21,6 +21,7 @@ from untrace._identity import IdentityMap
 from untrace.capture.function import Beside, Captured, Limit
 from untrace.capture.sizes.correspondence import Correspondence, Different, correspondence
 from untrace.capture.sizes.dimensions import Place, Tied, tied_dimensions
+from untrace.capture.sizes.followed import Followed, Group, followed_numbers
 from untrace.capture.sizes.resized import Resizer
 from untrace.ir.nodes import SizeNumbers
 
@@ -40,20 +41,6 @@ _TRACES = 3  # a capture may trace so often, to note calls
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Dimensions of the inputs that are of one size: `old` in the example, `size` where it stands for nothing else.
-
-    `least`: the smallest size of all examples. `multiple`: what both are multiples of, where that is part of the program (an image that is halved).
-    """
-
-    places: tuple[Place, ...]
-    least: int
-    old: int
-    size: int
-    multiple: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Sized:
     """The function at other sizes. `dynamic`: the arguments there, those that are traced. `objects`: parameters that are no
     data, there and in the examples, by name."""
@@ -65,13 +52,16 @@ class Sized:
 
 
 def at_other_sizes(
-    example: Captured, trace: Callable[[Arguments], Captured], others: Sequence[Captured] = ()
+    example: Captured,
+    trace: Callable[[Arguments], Captured],
+    plain: Callable[[Arguments], Captured],
+    others: Sequence[Captured] = (),
 ) -> Iterator[Sized]:
     """The example's function traced at sizes that tell what follows them, with as many as may differ first.
 
-    trace: traces the function on other arguments in the place of `(example.args, example.kwargs)`. others: the function
-    traced on further arguments, for which the text has to hold as well. What comes has `captured.example`, and
-    `captured.numbers`.
+    trace: traces the function on other arguments in the place of `(example.args, example.kwargs)`; plain: the same, quickly,
+    where only its numbers are looked at. others: the function traced on further arguments, for which the text has to hold
+    as well. What comes has `captured.example`, `captured.numbers` and `captured.limits`.
     """
     leaves = jax.tree_util.tree_leaves((example.args, example.kwargs))
     inputs = jax_compat.open_jaxpr(example.jaxpr)[0].invars
@@ -92,27 +82,19 @@ def at_other_sizes(
             dynamic = resized(example, groups)
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
-            found = _correspondence([captured, example, *others])
+            every = [captured, example, *others]
+            followed = Followed(followed_numbers(every), groups, every, lambda g: plain(resized(example, g)))
+            least = followed.least()
+            found = followed.told_apart()
         except UntraceError as error:
             apart.update(g.places for g in groups if _is_named(g, error))
             continue
         except Different:
             continue
         captured.beside = Beside(example, groups)
-        captured.limits = {g.size: Limit(g.least, g.multiple) for g in groups}
+        captured.limits = {g.size: Limit(n, g.multiple) for g, n in zip(groups, least, strict=True)}
         if _noted(captured, found):
             yield Sized(captured, dynamic, groups, found.objects)
-
-
-def _correspondence(every: Sequence[Captured]) -> Correspondence:
-    """How the numbers of traces correspond, of those with calls where JAX differentiates an array of one row otherwise."""
-    try:
-        return correspondence(*[c.jaxpr for c in every])
-    except Different:
-        called = [c.traced_calls.jaxpr for c in every if c.traced_calls is not None]
-        if len(called) < len(every):
-            raise
-        return correspondence(*called)
 
 
 def note_numbers(captured: Captured, form: Any, example: Any) -> bool:

@@ -44,7 +44,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
                 is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
                 is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
                 if not is_size and not fnmatch.fnmatchcase(new, old):
-                    given = [f"{n} = {number}" for n, number in sizes.items()] + [f"{n} ≤ {most[n]}" for n in most]
+                    given = [f"{n} = {number}" for n, number in sizes.items()]
+                    given += [f"{n} ≥ {least[n]}" for n in least] + [f"{n} ≤ {most[n]}" for n in most]
                     given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)
@@ -121,7 +122,7 @@ def guarded_by(captured: Captured) -> Guarded:
     alive = jax_compat.without_dead_code(captured.jaxpr)
     settings = _settings_of(alive)
     limits = captured.limits.items()
-    settings["least"] = {size: 1 for size, limit in limits if limit.least == 1}  # arrays of one row are broadcast
+    settings["least"] = {size: limit.least for size, limit in limits if limit.least != 2}
     settings["most"] = {size: limit.most for size, limit in limits if limit.most is not None}
     settings["multiples"] = {size: limit.multiple for size, limit in limits if limit.multiple > 1}
     questions = set(captured.asked)

@@ -37,7 +37,7 @@ def _slice(start: int, stop: int, step: int, size: int) -> slice:
     first = None if start == 0 else start
     last = None if stop == size else stop
     if last is not None:
-        if start > 0 and size - stop < 3 and size - stop < start and step == 1:
+        if start > 0 and size - stop < 3 and size - stop <= start and size > 3 and step == 1:
             last = stop - size
         elif start == 0 and size - stop <= 2 < stop:
             last = stop - size
