@@ -250,22 +250,6 @@ def _accepted(found: Examination, new: Function, errors: np.ndarray, site: Site)
     at_end = here & ~found.samples.near & np.isfinite(new_errors)
     if at_end.sum() <= _AT_END * len(errors):
         unlucky |= at_end
-    judged = found.samples.positive & ~worse & (np.isfinite(new_errors) | ~right)
-    if (
-        not better.any()
-        or not _is_no_luck(errors[judged], new_errors[judged])
-        or (here & ~unlucky).any()
-        or unlucky.sum() * 10 > better.sum()
-        or here[0]
-    ):
+    if not better.any() or (here & ~unlucky).any() or unlucky.sum() * 10 > better.sum() or here[0]:
         return None
     return _Trial(new_errors, better, bool((worse & ~found.samples.positive).any()), int(unlucky.sum()))
-
-
-def _is_no_luck(errors: np.ndarray, new_errors: np.ndarray) -> bool:
-    """Whether wrong results are nearer to right ones by more than other roundings make of them: as many would be further off."""
-    wrong = (errors > LIMIT) | (new_errors > LIMIT)
-    before, after = (np.log2(np.clip(e[wrong], 1.0, 2.0**64)) for e in (errors, new_errors))
-    gained = before - after
-    bits = (2 if (new_errors > LIMIT).sum() < (errors > LIMIT).sum() else 3) * np.sqrt(len(gained))
-    return gained.sum() > bits and (gained > 2).sum() > 2 * (gained < -2).sum()
