@@ -147,6 +147,15 @@ def test_an_error_that_is_absorbed_is_none():
     assert untrace.doctor(lambda x: jnp.exp(x) - 1 + 5)(1.0)
 
 
+def test_a_number_that_is_lost_beside_one_that_matters_is_not_to_blame():
+    def f(x):
+        e = jnp.exp(x * jnp.array([1.0, -1000.0]))
+        return jnp.sum(e) - (1.0 + x)
+
+    (finding,) = [f for f in untrace.doctor(f)(0.1).findings if f.severity in ("error", "warning")]
+    assert finding.cause == "cancellation"
+
+
 def test_a_difference_of_inputs_is_their_own():
     assert untrace.doctor(lambda x, y: x - y)(3.0, 2.0)
 

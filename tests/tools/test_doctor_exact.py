@@ -132,3 +132,12 @@ def test_both_sides_of_a_pair_are_the_same_function(pair):
         better = pair.better(*args)
         for written in pair.written:
             assert np.allclose(written(*args), better, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("pair", [p for p in PAIRS if p.arrays], ids=lambda p: p.name)
+def test_both_sides_of_a_pair_of_arrays_are_the_same_function(pair):
+    with jax.enable_x64(True):
+        args = [jnp.asarray(np.random.default_rng(i).uniform(0.05, 0.9, 6)) for i in range(len(pair.holes))]
+        better = pair.better(*args, axis=0, keepdims=False)
+        for written in pair.written:
+            assert np.allclose(written(*args, axis=0, keepdims=False), better, rtol=1e-6, atol=1e-9)

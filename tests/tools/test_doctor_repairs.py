@@ -12,8 +12,9 @@ import pytest
 import untrace
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
-from untrace.tools.doctor.patterns import matches_in
-from untrace.tools.doctor.terms import inlined
+from untrace.ir.evaluate import evaluate
+from untrace.tools.doctor.patterns import matches_in, without_dead
+from untrace.tools.doctor.terms import inlined, restored
 
 VECTOR = np.array([0.5, 1.25, -0.75, 2.0], np.float32)
 
@@ -56,6 +57,35 @@ def test_an_order_that_is_another_function_is_not_found():
 def test_a_sum_that_is_multiplied_by_zero_is_no_pattern():
     assert not names(lambda x: jnp.tanh(x) * 0.1 * 0, 1.0)
     names(lambda x: (1 + jnp.exp(x)) * 0.0 + jax.nn.gelu(x) - jax.nn.softplus(x), 1.0)
+
+
+def test_what_is_bound_may_be_a_multiple_of_a_value_or_stand_beside_an_array():
+    def reflected(v, t):
+        d = 0.5 * v * jnp.sqrt(t)
+        return jax.scipy.stats.norm.cdf(d) - jax.scipy.stats.norm.cdf(-d)
+
+    assert "normal distribution and its reflection" in names(reflected, 1.0, 2.0)
+    assert "saturation by a power" in names(lambda x, h, n: x**n / (h**n + x**n), VECTOR, 2.0, 4.0)
+    assert "norm" in names(lambda x: jnp.sqrt(3 * jnp.sum(x * x)), VECTOR)
+
+
+def squared_angle(c):
+    return jnp.sum(jnp.where(c < 1, jnp.arccos(c), 0.0) ** 2)
+
+
+def test_a_zero_before_the_reciprocal_of_a_root():
+    found = untrace.doctor(jax.grad(squared_angle))(np.array([0.25, 1.0], np.float32))
+    assert repaired(found).squared_angle(np.array([0.5, 1], np.float32)) == pytest.approx([-2.4183991, 0])
+
+
+def test_a_call_whose_operands_are_gone_is_not_put_back():
+    def f(x):
+        both = jax.jit(lambda h, x: (h + 1, x * 2))
+        return both(jnp.sin(x), x)[1]
+
+    calls = []
+    program = without_dead(inlined(Importer(rules=False).function(jax.make_jaxpr(f)(1.0), "f"), calls))
+    assert calls and evaluate(restored(program, calls), jnp.float32(3)) == [6]
 
 
 def test_products_of_vectors_are_sums():

@@ -60,6 +60,20 @@ def test_what_no_pattern_says_becomes_a_series(function, exact, points):
         assert ulp(better(point), exact(MP.mpf(float(point)))) <= LIMIT, point
 
 
+@pytest.mark.parametrize(
+    ("function", "exact"),
+    [
+        (lambda x, y: x / y - 1 - jnp.log(x / y), lambda r: r - 1 - MP.log(r)),
+        (lambda x, y: jnp.log(x / y) - jnp.sin(x / y - 1), lambda r: MP.log(r) - MP.sin(r - 1)),
+    ],
+)
+def test_of_a_quotient_near_1_by_the_difference(function, exact):
+    better = repaired(function, np.float32(2.0), np.float32(1.75))
+    for x, y in [(2, 1.75), (2, 2.0001), (100.5, 101), (3, 7)]:
+        x, y = np.float32(x), np.float32(y)
+        assert ulp(better(x, y), exact(MP.mpf(float(x)) / MP.mpf(float(y)))) <= LIMIT, (x, y)
+
+
 def test_of_the_value_that_all_of_it_comes_from():
     """Not of the arguments: the product is the one variable here."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 
@@ -25,6 +23,14 @@ def _norm_slope(x: Data, ct: Data, axis: Data, keepdims: bool) -> Data:
 def _with_axes(ct: Data, axis: Data, x: Data) -> Data:
     axes = axis if isinstance(axis, tuple) else (axis,)
     return jnp.expand_dims(ct, tuple([a % x.ndim for a in axes]))
+
+
+def _normalised(x: Data, axis: Data, keepdims: bool) -> Data:
+    """The direction of x, 0 where x is 0; the largest of the numbers that are squared is 1."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=axis, keepdims=True))
+    x = x / jnp.where(largest == 0, 1.0, largest)
+    size = _norm(x, axis, True)
+    return x / jnp.where(size == 0, 1.0, size)
 
 
 def _variance(x: Data, axis: Data, keepdims: bool) -> Data:
@@ -83,11 +89,33 @@ def _cosine(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
 
 
 def _angle(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
-    """By the part of y that is across x; where they are nearly the same, so is that of their difference, which is exact."""
+    return jnp.arctan2(_across(x, y, axis, keepdims), _dot(x, y, axis, keepdims))
+
+
+def _across(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
+    """The size of x times the part of y that is across it; where they are nearly the same, so is that of their difference, which
+    is exact."""
     ratio = _dot(x, y, axis, True) / _dot(x, x, axis, True)
     off = y - x * jnp.where(jnp.abs(ratio - 1) < 0.5, 1.0, ratio)
     across = off - x * (_dot(x, off, axis, True) / _dot(x, x, axis, True))
-    return jnp.arctan2(_norm(across, axis, keepdims) * _norm(x, axis, keepdims), _dot(x, y, axis, keepdims))
+    return _norm(across, axis, keepdims) * _norm(x, axis, keepdims)
+
+
+def _log_mean_exp(x: Data, axis: Data, keepdims: bool) -> Data:
+    """Also where the numbers are nearly the same, and the mean of the exponentials, less the largest, is nearly 1."""
+    largest = jnp.max(x, axis=axis, keepdims=True)
+    shift = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    shift = jax.lax.stop_gradient(shift)
+    mean = jnp.mean(jnp.expm1(x - shift), axis=axis, keepdims=keepdims)
+    return jnp.reshape(shift, mean.shape) + jnp.log1p(mean)
+
+
+def _versed(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
+    """1 - cos of the angle between them."""
+    across, along = _across(x, y, axis, keepdims), _dot(x, y, axis, keepdims)
+    size = jnp.hypot(across, along)
+    is_near = (along > 0) & (size < jnp.inf)
+    return jnp.where(is_near, across / size * (across / (size + jnp.abs(along))), 1 - _cosine(x, y, axis, keepdims))
 
 
 def _dot(x: Data, y: Data, axis: Data, keepdims: bool) -> Data:
@@ -105,8 +133,7 @@ ARRAYS = [
          slopes=[lambda x, ct, axis, keepdims: (ct if keepdims else _with_axes(ct, axis, x)) * jax.nn.softmax(x, axis)]),
     Pair("logmeanexp", "exp overflows or underflows before the logarithm undoes it",
          [lambda x, axis, keepdims: jnp.log(jnp.mean(jnp.exp(x), axis=axis, keepdims=keepdims))],
-         lambda x, axis, keepdims: jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims)
-          - math.log(x.size // max(jnp.sum(x, axis=axis).size, 1)), arrays=True),
+         _log_mean_exp, arrays=True),
     Pair("log softmax", "softmax underflows to 0 before its logarithm is taken",
          [lambda x, axis, keepdims: jnp.log(jax.nn.softmax(x, axis=axis)),
           lambda x, axis, keepdims: jnp.log(jnp.exp(x) / jnp.sum(jnp.exp(x), axis=axis, keepdims=True)),
@@ -139,14 +166,14 @@ ARRAYS = [
     Pair("standard deviation", "where all are equal its derivative is 0 * inf",
          [lambda x, axis, keepdims: jnp.std(x, axis=axis, keepdims=keepdims)],
          lambda x, axis, keepdims: jnp.std(x, axis=axis, keepdims=keepdims), arrays=True, slopes=[_std_slope]),
-    Pair("normalised", "0 / 0 where x is 0",
+    Pair("normalised", "0 / 0 where x is 0, and the squares overflow or underflow where the quotient does not",
          [lambda x, axis, keepdims: x / _norm(x, axis, True), lambda x, axis, keepdims: x / _norm(x, axis, False),
           lambda x, axis, keepdims: x / jnp.linalg.norm(x, axis=axis),
           lambda x, axis, keepdims: x / jnp.linalg.norm(x, axis=axis, keepdims=True)],
-         lambda x, axis, keepdims: x / jnp.where(_norm(x, axis, True) == 0, 1.0, _norm(x, axis, True)), arrays=True),
+         _normalised, arrays=True),
     Pair("logarithm of a product of many", "the product overflows or underflows",
          [lambda x, axis, keepdims: jnp.log(jnp.prod(x, axis=axis, keepdims=keepdims))],
-         lambda x, axis, keepdims: jnp.sum(jnp.log(x), axis=axis, keepdims=keepdims), arrays=True),
+         lambda x, axis, keepdims: jnp.sum(jnp.log(jnp.abs(x)), axis=axis, keepdims=keepdims), arrays=True),
     Pair("geometric mean", "the product overflows or underflows",
          [lambda x, axis, keepdims: jnp.prod(x, axis=axis, keepdims=keepdims)
           ** (1.0 / (x.size // max(jnp.sum(x, axis=axis).size, 1)))],
@@ -184,6 +211,12 @@ ARRAYS = [
              _dot(x, y, axis, keepdims) / jnp.sqrt(_dot(x, x, axis, keepdims) * _dot(y, y, axis, keepdims))),
           lambda x, y, axis, keepdims: jnp.arccos(_dot(x / _norm(x, axis, keepdims), y / _norm(y, axis, keepdims), axis, keepdims))],
          _angle, TWO, arrays=True),
+    Pair("1 - cosine of an angle", "the cosine of a small angle is nearly 1",
+         [lambda x, y, axis, keepdims: 1 - _dot(x, y, axis, keepdims) / (_norm(x, axis, keepdims) * _norm(y, axis, keepdims)),
+          lambda x, y, axis, keepdims: 1 - _dot(x, y, axis, keepdims)
+          / jnp.sqrt(_dot(x, x, axis, keepdims) * _dot(y, y, axis, keepdims)),
+          lambda x, y, axis, keepdims: 1 - _dot(x / _norm(x, axis, keepdims), y / _norm(y, axis, keepdims), axis, keepdims)],
+         _versed, TWO, arrays=True),
     Pair("cosine of an angle", "the squares overflow or underflow where the quotient does not",
          [lambda x, y, axis, keepdims: _dot(x, y, axis, keepdims)
           / jnp.sqrt(_dot(x, x, axis, keepdims) * _dot(y, y, axis, keepdims))], _cosine, TWO, arrays=True),

@@ -82,7 +82,7 @@ class _Court:
                 guilty = none.copy()
                 asked = np.flatnonzero(suspect & ~tainted)
                 if len(asked):
-                    guilty[asked] = self._matters(number, quantity, asked) | undefined[asked]
+                    guilty[asked] = self._matters(number, quantity, asked, step.name in _ALGORITHMS) | undefined[asked]
                 for place in np.flatnonzero(guilty):
                     cause, detail = _cause(step, quantity, int(rows[place]))
                     error = float(self._found.errors[rows[place]])
@@ -116,11 +116,15 @@ class _Court:
                 made &= ~worst(np.isnan(np.asarray(q.computed, np.float64)[rows])).astype(bool)
         return made
 
-    def _matters(self, number: int, quantity: Quantity, asked: np.ndarray) -> np.ndarray:
-        """Whether the results of the exact program are wrong with the computed value in it."""
+    def _matters(self, number: int, quantity: Quantity, asked: np.ndarray, as_a_whole: bool) -> np.ndarray:
+        """Whether the results of the exact program are wrong with what is wrong of the computed value in it."""
         rows = self._rows[asked]
-        value = np.asarray(quantity.computed)[rows]
-        put = exact.exact_of(value) if np.asarray(quantity.exact).dtype == object else value.astype(np.float64)
+        value, right = np.asarray(quantity.computed)[rows], np.asarray(quantity.exact)[rows]
+        put = exact.exact_of(value) if right.dtype == object else value.astype(np.float64)
+        if not as_a_whole:
+            truth = truth_of(right)
+            bad = (errors(value, truth, quantity.dtype) > LIMIT) | lost(value, truth.low[0], quantity.dtype)
+            put = np.where(bad | np.isnan(value.astype(np.float64)), put, right)
         known = self._found.tape.replayed({quantity: put}, rows, number + 1)
         matters = np.zeros(len(rows), bool)
         for result, truth in zip(self._found.tape.results, self._found.truths, strict=True):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.ir.types import Data
-from untrace.tools.doctor.pair import TWO, Pair, by_series, expm1_ratio, safe_divide
+from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, expm1_ratio, safe_divide
 
 
 def _log1mexp(x: Data) -> Data:
@@ -263,6 +263,31 @@ EXPONENTIALS = [
          [lambda x, h: jnp.exp(x + h) - jnp.exp(x)], lambda x, h: jnp.exp(x) * jnp.expm1(h), TWO),
     Pair("difference of erf", "both are nearly 1, or nearly -1",
          [lambda x, y: lax.erf(x) - lax.erf(y)], _erf_difference, TWO, values=[0, 1]),
+    Pair("difference of erfc", "both are nearly 1, or nearly 2",
+         [lambda x, y: lax.erfc(x) - lax.erfc(y)], lambda x, y: _erf_difference(y, x), TWO, values=[0, 1]),
+    Pair("erfc and its reflection", "both are nearly 1 for small x",
+         [lambda x: lax.erfc(-x) - lax.erfc(x)], lambda x: 2 * lax.erf(x)),
+    Pair("normal distribution and its reflection", "both are nearly 1/2 for small x",
+         [lambda x: jax.scipy.special.ndtr(x) - jax.scipy.special.ndtr(-x)], lambda x: lax.erf(0.7071067811865476 * x)),
+    Pair("difference of normal distributions", "both are nearly 1/2, or nearly 1",
+         [lambda x, y: jax.scipy.special.ndtr(x) - jax.scipy.special.ndtr(y)],
+         lambda x, y: 0.5 * _erf_difference(0.7071067811865476 * x, 0.7071067811865476 * y), TWO, values=[0, 1]),
+    Pair("logarithmic mean", "the quotient keeps nothing of a small difference, and is 0 / 0 where both are the same",
+         [lambda x, y: (x - y) / jnp.log(x / y), lambda x, y: (x - y) / (jnp.log(x) - jnp.log(y))],
+         lambda x, y: jnp.where(x == y, x, (x - y) / jnp.where(x == y, 1.0, _log_ratio(x, y))), TWO, values=[0, 1]),
+    # Growth that is limited.
+    Pair("logistic growth", "exp overflows, and inf / inf is NaN",
+         [lambda x, a, b, c: a * jnp.exp(x) / (b + c * (jnp.exp(x) - 1)),
+          lambda x, a, b, c: a * jnp.exp(x) / (b - c + c * jnp.exp(x))],
+         lambda x, a, b, c: a / (c + (b - c) * jnp.exp(-x)), FOUR),
+    Pair("exp over a multiple of exp", "exp overflows, and inf / inf is NaN",
+         [lambda x, a, b, c: a * jnp.exp(x) / (b + c * jnp.exp(x))], lambda x, a, b, c: a / (c + b * jnp.exp(-x)), FOUR),
+    Pair("saturation by a power", "the powers overflow or underflow where their quotient does not",
+         [lambda x, y, n: x**n / (y**n + x**n)], lambda x, y, n: 1 / (1 + (y / x) ** n), THREE, values=[0, 1]),
+    Pair("inhibition by a power", "the powers overflow or underflow where their quotient does not",
+         [lambda x, y, n: y**n / (y**n + x**n)], lambda x, y, n: 1 / (1 + (x / y) ** n), THREE, values=[0, 1]),
+    Pair("quotient of powers", "the powers overflow or underflow where their quotient does not",
+         [lambda x, y, n: x**n / y**n], lambda x, y, n: (x / y) ** n, THREE, values=[0, 1]),
     # Interest.
     Pair("complement of growth", "1 - (1 + x)**n cancels for small x",
          [lambda x, n: 1 - (1 + x) ** n], lambda x, n: -jnp.expm1(n * jnp.log1p(x)), TWO, values=[0]),

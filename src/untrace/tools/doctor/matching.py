@@ -221,6 +221,9 @@ class Matcher:
             scale, atom = self._terms.factor(x)
             if factor == -1.0 and scale == 1.0:
                 return None  # the pattern without its sign is another one
+        if type(atom) is Term:
+            times, atom = self._terms.held(atom)
+            scale /= times
         if atom is None or isinstance(atom, (float, Term)) or type(atom) is Value and atom in self._terms.inner:
             return None
         scale, shift = scale / factor, shift / factor

@@ -7,6 +7,7 @@ differentiates it. Terms (`terms`) make the ways of writing the same alike, and 
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,7 +75,7 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
     patterns first. derivatives: whether derivatives of what is written are looked for too."""
     terms = Terms(function)
     arrays = _array_patterns(function, derivatives)
-    makers = {o: e for e in function.equations for o in e.outputs if o is not None}
+    makers = terms.once(function.equations)
     found: list[Match] = []
     for number, equation in enumerate(function.equations):
         for place, body in enumerate(bodies_of(equation.callee)):
@@ -88,6 +89,10 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
         moves, moved = terms.unmoved(value)
         starts: list[tuple[float, tuple[Equation, ...], Operand | None]] = [(1.0, (), value)]
         starts += [(factor, (), inner)] * (factor != 1.0) + [(1.0, moves, moved)]
+        normal = terms.term(inner) if inner is not None else None
+        if equation.callee.name == "mul" and type(normal) is Term and any(type(a) is Term for a in normal.args):
+            # Of `x * rsqrt(y)` the root is no value that could be bound.
+            starts.append((1.0, (), Term("mul", tuple(equation.inputs))))
         for times, behind, start in starts:
             root = terms.term(start) if start is not None else None
             if type(root) is not Term or start is None:
@@ -102,8 +107,13 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
                 if bound is not None:
                     found.append(Match(pattern, equation, _in_order(pattern, bound), times, behind))
         found += _parted_in(terms, equation, value, derivatives, arrays)
-        found += [Match(p, equation, [Affine(x)]) for p, x in series_patterns(makers, terms, equation)]
-    return sorted(found, key=lambda match: -match.pattern.size)
+        found += [Match(p, equation, [*map(Affine, of)]) for p, of in series_patterns(makers, terms, equation)]
+    return sorted(found, key=lambda match: (-match.pattern.size, not _is_plainly(match)))
+
+
+def _is_plainly(match: Match) -> bool:
+    """Whether it is what the pattern says, and no multiple of it: a norm is one of a root mean square."""
+    return math.isclose(match.factor * (match.beside.factor if match.beside is not None else 1.0), 1.0, rel_tol=1e-6)
 
 
 def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Sequence[Pattern]]:
@@ -232,7 +242,7 @@ def _pattern(
     root = terms.term(function.results[0])
     if type(root) is not Term:
         return
-    size = _size(terms, root)
+    size = _size(terms, root) - (terms.factor(root)[0] != 1.0)
     used = _leaves(terms, root)
     # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
     if all(hole in used for hole in function.params) and size > 1:
@@ -345,6 +355,9 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
         inputs = [put[1], *move.inputs[1:]]
         put = ([*put[0], Equation(move.callee, inputs, [after], move.params, move.origin)], after)
     place = function.equations.index(match.anchor)
+    known = {*function.params, *[o for e in function.equations[:place] for o in e.outputs]}
+    if any(type(a) is Value and a not in known for a in call.inputs):
+        return None  # the same is computed, but later
     equations = [*function.equations[:place], *put[0]]
     for e in function.equations[place + 1 :]:
         inputs = [put[1] if a is out else a for a in e.inputs]

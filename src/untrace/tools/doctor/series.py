@@ -38,7 +38,7 @@ _CANCELS = (
 )  # how much larger an operand is than what is left, at the nearest point, by which a series is worth it
 _RADII = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.06, 0.03)
 _ZERO = 2.0**-80  # of the largest coefficient: one that is nothing but rounding
-_MOST_TERMS = 10
+_MOST_TERMS, _MOST_TERMS_OF_DOUBLES = 10, 20
 
 Makers = Mapping[Value, Equation]
 
@@ -57,24 +57,36 @@ class Series:
     radius: float
 
 
-def series_patterns(makers: Makers, terms: Terms, equation: Equation) -> Iterator[tuple[Pattern, Value]]:
-    """What may be written for a difference, each with the variable that it is of. makers: what computes each value."""
+def series_patterns(makers: Makers, terms: Terms, equation: Equation) -> Iterator[tuple[Pattern, Sequence[Value]]]:
+    """What may be written for a difference, each with what it is of: the variable, or the two whose quotient it is, for near 1
+    that of their difference is exact. makers: what computes each value."""
     out = equation.outputs[0]
     if out is None or equation.callee.name not in SUMS or type(root := terms.term(out)) is not Term:
         return
+    equation = makers[out]
     for variable in _variables(makers, equation):
         body = _as_function(makers, equation, variable)
         if body is None:
             continue
         for found in _series(_Written(body)):
             near = "far out" if found.centre is None else f"near {found.centre:g}"
+            of = _operands(makers, variable) if found.centre in (1.0, -1.0) else ()
             pair = Pair(
                 f"power series {near}",
                 f"{near} what is left of the difference is less than the rounding of what it is made of",
                 (),
-                _better(found, body),
+                _better_of_quotient(found, body) if of else _better(found, body),
             )
-            yield Pattern(pair, "", terms, root, (variable,), pair.better, pair.better, 0, True, frozenset()), variable
+            of = of or (variable,)
+            yield Pattern(pair, "", terms, root, of, pair.better, pair.better, 0, True, frozenset()), of
+
+
+def _operands(makers: Makers, variable: Value) -> tuple[Value, ...]:
+    """The dividend and the divisor of a quotient."""
+    maker = makers.get(variable)
+    if maker is None or maker.callee.name != "div" or not _is_pointwise(maker):
+        return ()
+    return tuple([a for a in maker.inputs if type(a) is Value]) if all(type(a) is Value for a in maker.inputs) else ()
 
 
 def _better(series: Series, body: Function) -> Callable[[Data], Data]:
@@ -85,19 +97,32 @@ def _better(series: Series, body: Function) -> Callable[[Data], Data]:
         else:
             t = x - series.centre if series.centre else x
             is_in = jnp.abs(t) < series.radius
-        power = t * t if series.step == 2 else t
-        least = float(jnp.finfo(jnp.result_type(x)).eps) / 8
-        first, reach = series.coefficients[0], series.radius**series.step
-        coefficients = [c for i, c in enumerate(series.coefficients) if abs(c) * reach**i > least * abs(first)]
-        total: Data = coefficients[-1]
-        for c in reversed(coefficients[:-1]):
-            total = total * power + c
-        for _ in range(abs(series.order)):
-            total = total * t if series.order > 0 else total / t
         (other,) = evaluate(body, x)
-        return jnp.where(is_in, total, other)
+        return jnp.where(is_in, _summed(series, t), other)
 
     return better
+
+
+def _better_of_quotient(series: Series, body: Function) -> Callable[[Data, Data], Data]:
+    def better(x: Data, y: Data) -> Data:
+        t = (x - y if series.centre == 1.0 else x + y) / y
+        (other,) = evaluate(body, x / y)
+        return jnp.where(jnp.abs(t) < series.radius, _summed(series, t), other)
+
+    return better
+
+
+def _summed(series: Series, t: Data) -> Data:
+    power = t * t if series.step == 2 else t
+    least = float(jnp.finfo(jnp.result_type(t)).eps) / 8
+    first, reach = series.coefficients[0], series.radius**series.step
+    coefficients = [c for i, c in enumerate(series.coefficients) if abs(c) * reach**i > least * abs(first)]
+    total: Data = coefficients[-1]
+    for c in reversed(coefficients[:-1]):
+        total = total * power + c
+    for _ in range(abs(series.order)):
+        total = total * t if series.order > 0 else total / t
+    return total
 
 
 # ---------------------------------------------------------------- which variable
@@ -243,8 +268,9 @@ def _around(body: Function, centre: float | None, digits: int) -> Series | None:
     kept = [i for i, c in enumerate(coefficients) if abs(c * _MP.mpf(_STEP) ** i) > least]
     order = kept[0]
     step = 2 if all((i - order) % 2 == 0 for i in kept[: len(kept) // 2]) and len(kept) > 1 else 1
+    most = _MOST_TERMS if digits < 40 else _MOST_TERMS_OF_DOUBLES
     for radius in _RADII:
-        for count in range(1, _MOST_TERMS + 1):
+        for count in range(1, most + 1):
             terms = coefficients[order : order + step * count : step]
             if len(terms) == count and _holds(body, centre, order, step, terms, radius, digits):
                 return Series(centre, order, step, tuple(map(float, terms)), radius)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -90,6 +91,8 @@ def restored(function: Function, calls: Sequence[Call]) -> Function:
         ):
             continue
         given = {a for a in call.inputs if type(a) is Value}
+        if not given <= {*function.params, *[o for e in rest for o in e.outputs]}:
+            continue  # it is called with what the program no longer has
         outputs = [r if type(r) is Value and r in made and r not in given else None for r in call.results]
         if len(set(outputs) - {None}) != sum(o is not None for o in outputs):
             continue
@@ -173,6 +176,7 @@ class Terms:
         # What is inside a function with a rule for its derivative can be read, and is no value of the program.
         self.inner: set[Value] = set()
         self._same_as: dict[Value, Atom] = {}
+        self._held: dict[object, tuple[float, Value]] | None = None
         self._unmoved: dict[Value, tuple[tuple[Equation, ...], Operand | None]] = {}
         for equation in function.equations:
             self._note(equation)
@@ -200,6 +204,17 @@ class Terms:
         """Whether two operands are the same value, or are computed in the same way."""
         return self._number(a) == self._number(b)
 
+    def once(self, equations: Sequence[Equation]) -> Mapping[Value, Equation]:
+        """What computes each value, of operands of which those that are the same are one value: the first."""
+        firsts: dict[object, Value] = {}
+        found: dict[Value, Equation] = {}
+        for e in equations:
+            inputs = [firsts.setdefault(self._number(a), a) if type(a) is Value else a for a in e.inputs]
+            if any(a is not b for a, b in zip(inputs, e.inputs, strict=True)):
+                e = Equation(e.callee, inputs, e.outputs, e.params, e.origin)
+            found.update((o, e) for o in e.outputs if o is not None)
+        return found
+
     def _number(self, x: Operand) -> object:
         if isinstance(x, float):
             return x
@@ -212,6 +227,11 @@ class Terms:
         assert type(x) is Value
         if x in self._same_as:
             return self._number(self._same_as[x])
+        made = self._made.get(x)
+        if made is not None and made[0].callee.name in ("convert_element_type", "copy"):
+            (before,) = made[0].inputs
+            if (before.aval.shape, before.aval.dtype) == (x.aval.shape, x.aval.dtype):
+                return self._number(before)
         found = self._number_of.get(x)
         if found is None:
             found = self._number_of[x] = self._numbers.setdefault(self._key(x), len(self._numbers))
@@ -231,6 +251,16 @@ class Terms:
         except TypeError:
             return value
         return key if type(equation.callee) is Primitive else value
+
+    def held(self, term: Term) -> tuple[float, Value | None]:
+        """A value of the program that is a term times a number, and the number; the first one, None where there is none."""
+        if self._held is None:
+            self._held = {}
+            for value in [v for v in self._made if v not in self.inner and is_float(v.aval.dtype)]:
+                factor, rest = self.factor(value)
+                if rest is not None and factor:
+                    self._held.setdefault(self._number(rest), (factor, value))
+        return self._held.get(self._number(term), (1.0, None))
 
     # ---------------------------------------------------------------- terms
 
@@ -288,12 +318,14 @@ class Terms:
             return self._power(args[0], params["y"])
         power = self.term(args[1]) if name == "pow" else None
         if power == 0.5:
-            return Term("sqrt", (args[0],))
+            return self._root(args[0])
         if isinstance(power, float) and power in (1.0, 2.0, 3.0, 4.0, -1.0, -2.0):
             return self._power(args[0], int(power))
         if name == "rsqrt":
-            return Term("div", (1.0, Term("sqrt", (args[0],))))
-        if name in ("square", "max", "min", "sqrt", "exp", "log", "pow"):
+            return self._product(1.0, self._root(args[0]), True)
+        if name == "sqrt":
+            return self._root(args[0])
+        if name in ("square", "max", "min", "exp", "log", "pow"):
             params = {}
         key = _params_key(params), place
         if name in _LINEAR:
@@ -301,6 +333,13 @@ class Terms:
             if factor != 1.0 and rest is not None:
                 return self._scaled(factor, Term(name, (rest, *args[1:]), key))
         return Term(name, tuple(args), key)
+
+    def _root(self, x: Operand) -> Operand:
+        """A square root, with the number in it in front."""
+        factor, rest = self.factor(x)
+        if rest is None or factor <= 0 or factor == 1.0:
+            return Term("sqrt", (x,))
+        return self._scaled(math.sqrt(factor), Term("sqrt", (rest,)))
 
     def _negated(self, x: Operand, term: Operand) -> Operand:
         if isinstance(term, float):
