@@ -17,7 +17,7 @@ from untrace import jax_compat
 from untrace._errors import OptionError, ProofError, UnsupportedPrimitiveError, UntraceError
 from untrace._options import Options
 from untrace.capture.function import Captured
-from untrace.capture.sizes.sizes import at_other_sizes
+from untrace.capture.sizes.sizes import Group, at_other_sizes, resized
 from untrace.capture.sizes.static_fields import with_idle_fields_changed
 from untrace.driver.attempts import Attempt, head_of_module, interpreter_settings, name_of_transformed
 from untrace.driver.forms import Plain, forms_of
@@ -79,17 +79,63 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
                 at = sized.captured
                 if at.example is not None:
                     at.idle = at.example.idle
-                found = _attempt(target, call.on(sized.dynamic), at, options, originals, company)
-                if isinstance(found, Translated):
-                    return found
+                attempt = functools.partial(_attempt, target, call.on(sized.dynamic), at, options, originals, company)
+                found = attempt()
+                if not isinstance(found, str):
+                    least = _least_sizes(at, sized.groups, functools.partial(_holds, found, call, captured, company))
+                    found = found if least == _first_sizes(sized.groups) else attempt(least)
+                if not isinstance(found, str):
+                    return found.text
     found = _attempt(target, call, captured, options, originals, company)
-    if not isinstance(found, Translated):
+    if isinstance(found, str):
         raise ProofError(
             f"the text of {captured.name} for {target.title} does not compute what the original does: {found}.\n"
             "This is a bug of untrace, or a program whose results rounding decides (a search that stops at a tolerance). "
             "With prove=False you get the text all the same. The text for JAX is proven by itself."
         )
-    return found
+    return found.text
+
+
+def _least_sizes(at: Captured, groups: Sequence[Group], holds: Callable[[Sequence[Group]], bool]) -> Mapping[int, int]:
+    """From which size on a text holds, by the number that stands for it: `x[:-4]` of three is nothing, `x[:n - 4]` two.
+
+    at: the function at sizes that stand for nothing else. holds: whether the text does where the groups have these sizes.
+    """
+
+    def holds_at(sizes: Mapping[int, int]) -> bool:
+        return holds([replace(g, size=sizes.get(g.size, g.old)) for g in groups])
+
+    found = _first_sizes(groups)
+    if any(found[g.size] < g.least for g in groups) and not holds_at(found):
+        for g in groups:
+            low, high = found[g.size] // g.multiple, max(found[g.size], g.least) // g.multiple
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if holds_at({g.size: middle * g.multiple}) else (middle + 1, high)
+            found[g.size] = low * g.multiple
+    seen = at.numbers.integers if at.numbers is not None else {}
+    for g in groups:
+        # Below `k` elements the number `n - k` counts from the end.
+        offsets = [g.size - n for n, (here, *_) in seen.items() if g.size - n == g.old - here]
+        for size in sorted((k - 1 for k in offsets if found[g.size] < k <= g.least), reverse=True):
+            if size % g.multiple == 0 and not holds_at({g.size: size}):
+                found[g.size] = size + g.multiple
+                break
+    return found if found == _first_sizes(groups) or holds_at(found) else {g.size: g.least for g in groups}
+
+
+def _first_sizes(groups: Sequence[Group]) -> dict[int, int]:
+    """From which size on arguments are taken where nothing else is known."""
+    return {g.size: max(g.multiple, min(g.least, 2)) for g in groups}
+
+
+def _holds(found: _Found, call: Call, example: Captured, company: Company, groups: Sequence[Group]) -> bool:
+    """Whether a text computes what the original does where arguments have these sizes; not where that cannot be traced."""
+    try:
+        smaller = call.on(resized(example, groups)).captured()
+    except UntraceError:
+        return False
+    return _proof(found.target, found.written, _Original.of(smaller), company).at_least("close")
 
 
 def _attempt(
@@ -99,8 +145,10 @@ def _attempt(
     options: Options,
     originals: Sequence[_Original],
     company: Company,
-) -> Translated | str:
-    """The text written from a trace, checked beside the originals; what is wrong there otherwise."""
+    least: Mapping[int, int] | None = None,
+) -> _Found | str:
+    """The text written from a trace, checked beside the originals; what is wrong there otherwise. least: sizes from which on
+    it is for, by the numbers that stand for them."""
     why = ""
     entry = call.entry(captured)
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
@@ -109,7 +157,7 @@ def _attempt(
     # Without the passes over statements, where one of them was wrong about a loop.
     for fold, course in ((fold, course) for fold in folds for course in (ALL, NONE)):
         try:
-            made = _write(target, captured, name, entry, options, course, fold, company)
+            made = _write(target, captured, name, entry, options, course, fold, company, least or {})
             if made is None:
                 continue
             written, own = made
@@ -132,7 +180,7 @@ def _attempt(
             said = str(replace(weakest, notes=()))
             written.with_docstring(_head(own, captured, name, said), _head(own, captured, name))
             fixed = [f"it is written for {q} = {a} of JAX" for q, a in guarded_by(captured).answers.items()]
-            return Translated(
+            text = Translated(
                 target.name,
                 written.source,
                 written.name,
@@ -143,6 +191,7 @@ def _attempt(
                 own.load,
                 company,
             )
+            return _Found(text, written, own)
         why = why or weakest.detail
         if is_strict() and not fold:
             raise ProofError(weakest.detail)
@@ -158,6 +207,7 @@ def _write(
     course: Course,
     folds: bool,
     company: Company,
+    least: Mapping[int, int],
 ) -> tuple[Written, Target] | None:
     """The text, and the target for this program. With the author's calls of derivatives and maps in it if `folds`: None
     where there are none.
@@ -187,7 +237,7 @@ def _write(
             standalone=True,
             idiomatic=True,
             comments=options.comments,
-            guarded=_guarded(captured) if options.guard else None,
+            guarded=_guarded(captured, least) if options.guard else None,
             manner=Manner(course=course),
         )
 
@@ -206,9 +256,10 @@ def _write(
     return written, target
 
 
-def _guarded(captured: Captured) -> Guarded:
+def _guarded(captured: Captured, least: Mapping[int, int]) -> Guarded:
     """What the entry depends on beside its arguments: no more of JAX than whether it had 64 bits."""
-    settings = guarded_by(captured).settings
+    settings = dict(guarded_by(captured).settings)
+    settings["least"] = {**settings["least"], **{size: n for size, n in least.items() if n != 2}}
     return Guarded({k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}, {})
 
 
@@ -230,6 +281,15 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
                 "which only JAX knows how to take apart. Give it dicts, lists, tuples or named tuples instead."
             )
         trees += tree.children()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A text; what it was made of, and the target for this program."""
+
+    text: Translated
+    written: Written
+    target: Target
 
 
 @dataclass(frozen=True, slots=True)
