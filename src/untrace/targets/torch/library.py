@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -83,9 +84,10 @@ def _put() -> Callable[..., Any]:
     """The helper of that name, as it stands in a text."""
     import torch
 
-    found: dict[str, Any] = {"torch": torch}
-    exec(helpers.text(helpers.key("_put", "torch")), found)
-    return found["_put"]
+    module = ModuleType("helpers")
+    vars(module)["torch"] = torch
+    exec(helpers.text(helpers.key("_put", "torch")), vars(module))
+    return vars(module)["_put"]
 
 
 def _typed(dtype: np.dtype) -> Any:
