@@ -196,11 +196,19 @@ def of_case(source: Corpus | Suite, name: str, options: dict[str, Any]) -> dict[
         return row
     row["source_lines"] = made.text.source.count("\n")
     try:
-        found = [np.asarray(x) for x in jax.tree.leaves(made.text(*subject.args, **subject.kwargs))]
+        found = [as_array(x) for x in jax.tree.leaves(made.text(*subject.args, **subject.kwargs))]
     except Exception as error:
         return {**row, "detail": f"the text raises {first_line(error)}"}
     row |= in_c(made, subject.args, subject.kwargs, options)
     return {**row, **agreement(subject, expected, found)}
+
+
+def as_array(x: Any) -> np.ndarray:
+    """What a text gives, as NumPy has it; PyTorch's own conversion has no bfloat16."""
+    from untrace.targets.torch.tensors import array_of
+
+    tensor = array_of(x) if type(x).__module__ == "torch" else None
+    return np.asarray(x) if tensor is None else tensor
 
 
 def agreement(subject: Subject, expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> dict[str, Any]:

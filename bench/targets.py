@@ -208,8 +208,8 @@ def corpus(options: argparse.Namespace, target: str) -> int:
     finally:
         worker.close()
     cases = [c for c in found if not options.only or re.search(options.only, f"{c.part}/{c.group}/{c.name}")]
-    if options.sample and options.sample < len(cases):
-        cases = sorted(random.Random(options.seed).sample(cases, options.sample))
+    if options.sample and int(options.sample) < len(cases):
+        cases = sorted(random.Random(options.seed).sample(cases, int(options.sample)))
     print(f"{target}: {len(cases)} of {len(found)} cases", flush=True)
     rows: list[dict[str, Any]] = []
     waiting = sorted(cases, key=lambda c: (c.setting.x64, c.setting.devices, c.part, c.name))
@@ -280,8 +280,9 @@ def parse() -> argparse.Namespace:
     parser = arguments((__doc__ or "").splitlines()[0], 300.0)
     parser.add_argument("--target", action="append", help="its name; again for several (numpy)")
     parser.add_argument("--corpus", action="store_true", help="JAX's corpus of primitives, and our suite")
-    parser.add_argument("--sample", type=int, help="so many cases of the corpus, drawn with --seed")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="with --corpus, --sample is a number of cases, drawn with it"
+    )
     parser.add_argument("--torch-zoo", action="store_true", help="PyTorch's models as JAX, and as PyTorch again")
     parser.add_argument("--zoo", help="a folder of programs, each with its gradient, tokens and times")
     parser.add_argument("--cc", help="checks of texts in C by this compiler: its warnings, exported symbols")

@@ -28,3 +28,28 @@ def test_where_one_result_overflows_another_may_be_no_number():
 def test_another_number_where_nothing_overflows_is_refused():
     assert proof_of(lambda x: (np.float32(np.inf) if x > 0.5 else x, np.float32(1.0))).level == "unproven"
     assert proof_of(lambda x: (np.float32(np.inf) if x > 0.5 else x, np.float32(np.nan))).level == "unproven"
+
+
+def test_integers_of_integers_are_the_same_on_edge_values_too():
+    def wraps(x):
+        return (x + jnp.int8(1), x)
+
+    def saturates(x):
+        return np.minimum(x.astype(np.int32) + 1, 127).astype(np.int8), x
+
+    found = checked(wraps, wraps, saturates, [np.arange(40, dtype=np.int8)], NAMES)
+    assert found.level == "unproven" and "sampled input" in found.detail
+
+
+def test_where_another_rounding_leaves_no_digit_a_number_may_be_none():
+    def singular(x):
+        return (jnp.where(x == 1, 5.0, x), x)
+
+    def otherwise(x):
+        return (jnp.where(x == 1, 1e9, x), x)
+
+    def text(x):
+        return np.float32(np.nan if x == 1 else x), x
+
+    assert checked(singular, otherwise, text, [np.float32(0.25)], NAMES).level == "close"
+    assert checked(singular, singular, text, [np.float32(0.25)], NAMES).level == "unproven"

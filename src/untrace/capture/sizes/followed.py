@@ -14,6 +14,7 @@ from untrace.capture.sizes.dimensions import Place
 
 _MOST_FURTHER = 2  # traces that tell ways to compute a number apart
 _MOST_SMALLER = 5  # traces in search of the smallest size
+_MOST_ALONE = 4  # groups for which it is searched by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +88,38 @@ class Followed:
 
     def least(self) -> tuple[int, ...]:
         """Of each group the smallest size from which on the program is the same one, as far as was tried: 2, for an array
-        of one row is broadcast, where the example has more; else what halving finds."""
+        of one row is broadcast, where the example has more; else what halving finds, of all groups at once and then of
+        those that alone may be the smallest."""
         lows = [min(g.least, max(g.multiple, 2)) for g in self._groups]
         spans = [g.least - low for g, low in zip(self._groups, lows, strict=True)]
         if not any(spans) or self._takes(lows):
             return tuple(lows)
-        bad, good = 0, max(spans)  # by how much the sizes are larger than the smallest
-        for _ in range(_MOST_SMALLER - 1):
+        found = self._halved(lows, spans)
+        for number, low in enumerate(lows[:_MOST_ALONE]):
+            alone = [*found[:number], low, *found[number + 1 :]]
+            if len(lows) > 1 and found[number] > low and self._takes(alone):
+                found = alone
+        return tuple(found)
+
+    def _halved(self, lows: Sequence[int], spans: Sequence[int]) -> list[int]:
+        """The same of all groups at once. spans: by how much the examples are larger than the lowest sizes."""
+        bad, good = 0, max(spans)  # by how much the sizes are larger than the lowest
+
+        def at(more: int) -> list[int]:
+            several = zip(lows, spans, self._groups, strict=True)
+            return [low + min(more, span) // g.multiple * g.multiple for low, span, g in several]
+
+        for _ in range(_MOST_SMALLER):
             if good - bad < 2:
                 break
             middle = good - 1 if good == max(spans) else (bad + good) // 2
-            sizes = [low + min(middle, span) for low, span in zip(lows, spans, strict=True)]
-            sizes = [n - n % g.multiple for n, g in zip(sizes, self._groups, strict=True)]
-            if self._takes(sizes):
+            if self._takes(at(middle)):
                 good = middle
             elif good == max(spans):
                 break
             else:
                 bad = middle
-        return tuple([low + min(good, span) for low, span in zip(lows, spans, strict=True)])
+        return at(good)
 
     def told_apart(self) -> Correspondence:
         """How the numbers correspond in as many traces as it takes to tell what they are: 18 of 19 rows and 2002 of 2003

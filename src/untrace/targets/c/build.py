@@ -158,6 +158,12 @@ class Builder:
             return Buffer(hint or "value", tuple(shape), dtype)
         return Buffer(value.hint or "value", tuple(shape), dtype, authored=value.named)
 
+    def type_of_result(self) -> np.dtype:
+        """The type of the equation's first result, which has one."""
+        value = self._outputs[0]
+        assert value is not None
+        return dtype_of(value.aval)
+
     def keep(self, array: Array, hint: str = "") -> Array:
         """The same, computed here once where it is no part of a buffer already."""
         if array.region is not None or array.number is not None:

@@ -74,7 +74,7 @@ def scan(
         assert output is not None
         stacked: Expr = w.array_call("stack", Subscript(Name(name), _BACKWARDS) if reverse else Name(name))
         if not length:
-            stacked = w.array_call("zeros", tuple(output.aval.shape), w.dtype(output.aval.dtype))
+            stacked = w.array_call("zeros", tuple(output.aval.shape), dtype=w.dtype(output.aval.dtype))
         w.statements.append(Assign([name], stacked, w.equation.origin))
         w.names[output] = Name(name)
     return WRITTEN

@@ -55,3 +55,17 @@ def attribute(root: Any, path: Sequence[str]) -> Callable[..., Any] | None:
     for name in path:
         found = getattr(found, name, None)
     return found if callable(found) else None
+
+
+# What `x.at[index].add(y)` may be told beside; of modes those that drop what lies outside, or promise that nothing does.
+_PROMISES = frozenset({"indices_are_sorted", "unique_indices", "mode", "wrap_negative_indices"})
+_DROPPING = frozenset({"drop", "fill", "promise_in_bounds"})
+
+
+def is_basic_update(callee: Library) -> bool:
+    """Whether `x.at[index].add(y)` has an index of slices and numbers of the text alone (of arrays some may lie outside, and
+    others not), and changes nothing outside."""
+    index, mode = callee.args[1], callee.kwargs.get("mode")
+    parts = index if type(index) is tuple else (index,)
+    is_basic = all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
+    return is_basic and _PROMISES.issuperset(callee.kwargs) and (mode is None or mode in _DROPPING)

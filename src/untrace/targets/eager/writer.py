@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,13 +10,16 @@ from jax.extend.core import JaxprEqn
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Constant, Equation, Value
+from untrace.ir.callees import callee_of
+from untrace.ir.nodes import Constant, Equation, Library, Value
 from untrace.ir.types import Aval
+from untrace.module.library_calls import arguments
+from untrace.module.rules import Groups
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Assign
-from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Symbol, Text
+from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Slice, Symbol, Text, Tuple
 from untrace.targets.eager.rules.parts import is_float
 
 
@@ -56,10 +59,12 @@ class EagerModule(ModuleWriter):
 class EagerFunction(FunctionWriter):
     """Writes one function's body; this is the `w` that rules get.
 
-    `title`: the target as people write it. `reused`: values that are bound to a variable which is there already, a loop's.
+    `title`: the target as people write it. `updates`: what `x.at[index].add(y)` and its like do with both, as functions of
+    the target, "" where `y` takes the place of the other. `reused`: values that are bound to a variable which is there already, a loop's.
     """
 
     title: ClassVar[str]
+    updates: ClassVar[Mapping[str, str]]
 
     def __init__(self, module: ModuleWriter, scope: Scope):
         super().__init__(module, scope)
@@ -86,6 +91,23 @@ class EagerFunction(FunctionWriter):
         values."""
         self.module.modules.add(self.module.namespace)
         return self._call(f"{self.module.namespace}.{name}", args, kwargs)
+
+    def library_call(self, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
+        """As there; `x.at[1:-1].add(y)` is `_put(x, np.s_[1:-1], y, np.add)`."""
+        kind, _, name = callee_of(equation, Library).name.partition(".")
+        if kind != "at":
+            return super().library_call(equation, operands)
+        (x, index, y), _ = arguments(self, equation, operands)
+        parts = index.elements if type(index) is Tuple else [index]
+        if any(type(part) is Slice or part.flat() == "..." for part in parts):
+            index = self.index(index)
+        combine = self.updates[name]
+        more = [Text(f"{self.module.namespace}.{combine}")] if combine else []
+        return self.call(self.helper("_put"), x, index, y, *more)
+
+    def index(self, parts: Expr) -> Expr:
+        """What stands in the brackets of `x[1:-1, 0]`, as an argument."""
+        raise NotImplementedError
 
     def backwards(self, rows: Expr) -> Expr:
         """An array in the other order along its first axis."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from untrace.ir.nodes import Library
 from untrace.lift.recognise.library import resolve
-from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute
+from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute, is_basic_update
 from untrace.targets.numpy.rules.table import NUMPY
 from untrace.targets.numpy.runtime.indexing import _put
 
@@ -21,38 +21,30 @@ _KINDS = frozenset({"operator", "method", "attribute", "unpack"})
 _WITHOUT_NUMBERS = frozenset({"igamma", "igammac", "polygamma", "regularized_incomplete_beta", "zeta"})
 
 
-# What `x.at[index].add(y)` and its like do with both; None where `y` takes the place of the other.
+# Functions that are not tried: zeros of either sign are equal, and keep their order in JAX alone.
+_UNTRIED = frozenset({"jnp.sort"})
+
+
+# What `x.at[index].add(y)` and its like do with both; "" where `y` takes the place of the other.
 UPDATES = {
-    "set": None,
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
-    "power": np.power,
-    "min": np.minimum,
-    "max": np.maximum,
-}
-_PROMISES = frozenset({"indices_are_sorted", "unique_indices", "mode", "wrap_negative_indices"})
+    "set": "", "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide", "power": "power",
+    "min": "minimum", "max": "maximum",
+}  # fmt: skip
 
 
 def _candidates(callee: Library) -> Iterator[Candidate]:
     """The function of the same name; for an update of a part of an array ours, of the same name."""
     kind, _, rest = callee.name.partition(".")
-    if kind == "at" and rest in UPDATES and _is_basic(callee.args[1]) and _PROMISES.issuperset(callee.kwargs):
-        function = functools.partial(_put, combine=UPDATES[rest])
-        yield Candidate(Library(callee.name, callee.args, {}, callee.body), function)
+    if kind == "at" and rest in UPDATES and is_basic_update(callee):
+        combine = getattr(np, UPDATES[rest]) if UPDATES[rest] else None
+        yield Candidate(Library(callee.name, callee.args, {}, callee.body), functools.partial(_put, combine=combine))
+        return
+    if callee.name in _UNTRIED:
         return
     function = attribute(np, rest.split(".")) if kind == "jnp" else resolve(callee.name) if kind in _KINDS else None
     if function is not None:
         name = f"np.{rest}" if kind == "jnp" else callee.name
         yield Candidate(Library(name, callee.args, callee.kwargs, callee.body), function)
-
-
-def _is_basic(index: object) -> bool:
-    """Whether an index is of slices and numbers of the text alone: of arrays some may lie outside, and others not."""
-    return all(
-        p is None or p is Ellipsis or type(p) in (int, slice) for p in (index if type(index) is tuple else (index,))
-    )
 
 
 def _out_of(value: Any) -> np.ndarray | None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Library
-from untrace.module.library_calls import arguments
-from untrace.module.rules import Groups
 from untrace.module.writer import FunctionWriter
 from untrace.python.names import Scope
-from untrace.python.tree import Call, Expr, Slice, Subscript, Text, Tuple
+from untrace.python.tree import Call, Expr, Slice, Subscript, Text
 from untrace.python.values import Values
 from untrace.targets.eager.writer import EagerFunction, EagerModule
 from untrace.targets.numpy.library import UPDATES
@@ -69,23 +64,15 @@ class NumpyFunction(EagerFunction):
     """Writes one function's body; this is the `w` that rules get."""
 
     title = "NumPy"
+    updates = UPDATES
 
     def np(self, name: str, *args: Any, **kwargs: Any) -> Call:
         """`np.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
         return self.array_call(name, *args, **kwargs)
 
-    def library_call(self, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
-        """As there; `x.at[1:-1].add(y)` is `_put(x, np.s_[1:-1], y, np.add)`."""
-        kind, _, name = callee_of(equation, Library).name.partition(".")
-        if kind != "at":
-            return super().library_call(equation, operands)
-        (x, index, y), _ = arguments(self, equation, operands)
-        parts = index.elements if type(index) is Tuple else [index]
-        if any(type(part) is Slice or part.flat() == "..." for part in parts):
-            index = Subscript(Text("np.s_"), index)
-        combine = UPDATES[name]
-        more = [] if combine is None else [Text(f"np.{combine.__name__}")]
-        return self.call(self.helper("_put"), x, index, y, *more)
+    def index(self, parts: Expr) -> Expr:
+        """`np.s_[1:-1]`."""
+        return Subscript(Text("np.s_"), parts)
 
     def backwards(self, rows: Expr) -> Expr:
         return Subscript(rows, Slice(None, None, Text("-1")))

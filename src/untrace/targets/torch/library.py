@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from untrace.ir.nodes import Library
 from untrace.lift.recognise.library import resolve
-from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute
+from untrace.python import helpers
+from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute, is_basic_update
 from untrace.targets.torch.rules.table import TORCH
 from untrace.targets.torch.tensors import INSIDE, array_of, has_type, inside
 
@@ -30,6 +33,12 @@ _UNTRIED = frozenset(f"torch.linalg.{name}" for name in ("eig", "eigh", "eigvals
 # Functions that want tensors alone.
 _WITHOUT_NUMBERS = frozenset("atan2 nextafter igamma igammac zeta polygamma complex dot_general".split())
 
+# What `x.at[index].add(y)` and its like do with both; "" where `y` takes the place of the other.
+UPDATES = {
+    "set": "", "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "min": "minimum",
+    "max": "maximum",
+}  # fmt: skip
+
 # Primitives whose derivatives are others where two cases meet: at 0, at a bound, at equal elements.
 _OTHER_DERIVATIVES = frozenset({"abs", "clamp", "cummax", "cummin"})
 # Functions of which that is so as well, and whose bodies have JAX's derivative.
@@ -43,6 +52,10 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
     kwargs = {_KEYWORDS.get(k, k): v for k, v in callee.kwargs.items()}
     kind, _, rest = callee.name.partition(".")
     if callee.name.rpartition(".")[2] in _BY_THEIR_BODIES:
+        return
+    if kind == "at" and rest in UPDATES and is_basic_update(callee):
+        combine = getattr(torch, UPDATES[rest]) if UPDATES[rest] else None
+        yield Candidate(Library(callee.name, callee.args, {}, callee.body), functools.partial(_put(), combine=combine))
         return
     if kind in ("operator", "unpack"):
         function = resolve(callee.name)
@@ -64,6 +77,17 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
                 function = attribute(root, path.split(".")[1:])
                 if function is not None and path not in _UNTRIED:
                     yield Candidate(Library(path, callee.args, kwargs, callee.body), function)
+
+
+@functools.cache
+def _put() -> Callable[..., Any]:
+    """The helper of that name, as it stands in a text."""
+    import torch
+
+    module = ModuleType("helpers")
+    vars(module)["torch"] = torch
+    exec(helpers.text(helpers.key("_put", "torch")), vars(module))
+    return vars(module)["_put"]
 
 
 def _typed(dtype: np.dtype) -> Any:

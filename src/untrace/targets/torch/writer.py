@@ -11,9 +11,10 @@ from untrace.ir.nodes import Literal
 from untrace.ir.types import Aval
 from untrace.module.writer import FunctionWriter
 from untrace.python.names import Scope
-from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, Text
+from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, Slice, Text, Tuple
 from untrace.python.values import Values, number_text
 from untrace.targets.eager.writer import EagerFunction, EagerModule
+from untrace.targets.torch.library import UPDATES
 from untrace.targets.torch.rules.table import TORCH
 from untrace.targets.torch.tensors import INSIDE, word_bits
 
@@ -88,6 +89,7 @@ class TorchFunction(EagerFunction):
     """Writes one function's body; this is the `w` that rules get."""
 
     title = "PyTorch"
+    updates = UPDATES
 
     def torch(self, name: str, *args: Any, **kwargs: Any) -> Call:
         """`torch.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
@@ -130,6 +132,15 @@ class TorchFunction(EagerFunction):
             return found
         assert isinstance(found, Call)
         return Call("torch.tensor", found.args, [("dtype", self.dtype(literal.aval.dtype))])
+
+    def index(self, parts: Expr) -> Expr:
+        """`(slice(1, -1), 0)`."""
+        if type(parts) is Tuple:
+            return Tuple([self.index(part) for part in parts.elements])
+        if type(parts) is not Slice:
+            return parts
+        ends = [parts.start, parts.stop] if parts.step is None else [parts.start, parts.stop, parts.step]
+        return Call("slice", [Text("None") if end is None else end for end in ends])
 
     def backwards(self, rows: Expr) -> Expr:
         return self.method(rows, "flip", 0)

@@ -33,6 +33,8 @@ def _dot_general(
     out_sharding: object = None,
 ) -> Array:
     dtype = np.dtype(preferred_element_type or jax.numpy.promote_types(x.dtype, y.dtype))
+    if dtype.kind in "iu":  # of a signed and an unsigned type it is no wider than both
+        dtype = b.type_of_result()
     (xc, yc), (xb, yb) = dimension_numbers
     xf = [d for d in range(len(x.shape)) if d not in xc and d not in xb]
     yf = [d for d in range(len(y.shape)) if d not in yc and d not in yb]

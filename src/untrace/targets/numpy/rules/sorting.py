@@ -16,7 +16,10 @@ def sort(w: Any, *operands: Any, dimension: int, is_stable: bool, num_keys: int)
         kind = np.dtype(w.avals[0].dtype)
         is_narrow = kind.isbuiltin != 1  # NaN is not last there
         x = w.call(Attribute(operands[0], "astype"), w.dtype(np.float32)) if is_narrow else operands[0]
-        made = w.np("sort", x, **({} if dimension == w.avals[0].ndim - 1 else {"axis": dimension}))
+        options: dict[str, object] = {} if dimension == w.avals[0].ndim - 1 else {"axis": dimension}
+        if kind.kind not in "iub":  # zeros of either sign are equal and stay in their order
+            options["kind"] = "stable"
+        made = w.np("sort", x, **options)
         return Tuple([w.call(Attribute(made, "astype"), w.dtype(kind)) if is_narrow else made])
     return w.call(w.helper("_sorted_together"), *operands, axis=dimension, keys=num_keys)
 

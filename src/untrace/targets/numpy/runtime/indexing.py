@@ -93,12 +93,13 @@ def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), com
     updates = np.moveaxis(updates, window_dims, range(count, count + len(inside)))
     kept = np.broadcast_to(is_inside | clip, updates.shape)
     index = tuple(np.broadcast_to(place, updates.shape)[kept] for place in places)
-    out = np.array(x)
+    index = index or (np.zeros(kept.sum(), np.int64),)  # of an array without axes
+    out = np.array(x, ndmin=1)
     if combine is None:
         out[index] = updates[kept]
     else:
         combine.at(out, index, updates[kept])
-    return out
+    return out.reshape(x.shape)
 
 
 @helper("np", last="_put")

@@ -13,7 +13,7 @@ from jax import lax
 
 from untrace.module.rules import DECLINE, Whole
 from untrace.python.tree import Attribute, Expr, Text, Tuple, Unary
-from untrace.targets.eager.rules.parts import fill_of, replaces
+from untrace.targets.eager.rules.parts import fill_of, is_float, replaces
 from untrace.targets.torch.rules.shapes import is_key
 from untrace.targets.torch.rules.table import rule
 
@@ -96,7 +96,9 @@ def sort(w: Any, *operands: Any, dimension: int, is_stable: bool, num_keys: int)
     if any(np.issubdtype(a.dtype, np.complexfloating) for a in w.avals[:num_keys]):
         return DECLINE
     if len(operands) == 1:
-        made = w.method(operands[0], "sort", dim=dimension)
+        # Zeros of either sign are equal and stay in their order.
+        options = {"stable": True} if is_float(w.avals[0]) else {}
+        made = w.method(operands[0], "sort", dim=dimension, **options)
         return Whole(Attribute(made, "values"))
     return w.call(w.helper("_sorted_together"), *operands, dim=dimension, keys=num_keys)
 

@@ -24,8 +24,9 @@ def dot_general(
 ) -> Expr:  # fmt: skip
     (contract_x, contract_y), (batch_x, batch_y) = dimension_numbers
     out = np.dtype(w.out_avals[0].dtype)
-    if out == np.bool_:
-        return DECLINE
+    if out == np.bool_:  # whether there is a term, of which PyTorch has sums of numbers alone
+        x, y = _in_type(w, (x, y), np.dtype(np.int32))
+        return Binary(_product(w, x, y, contract_x, contract_y, batch_x, batch_y), "!=", Text("0"))
     x, y = _in_type(w, (x, y), out)
     return w.wrapped(_product(w, x, y, contract_x, contract_y, batch_x, batch_y), out)
 

@@ -26,14 +26,15 @@ def _rounded(x):
 @helper("torch", last="_divided", target="torch")
 def _divided(x, y):
     """Integers divided towards zero; by zero -1."""
-    whole = torch.div(x, torch.where((y == 0) | (y == -1), 1, y), rounding_mode="trunc")
-    return torch.where(y == 0, -1, torch.where(y == -1, -x, whole))
+    is_minus_one = (y < 0) & (y == -1)  # as which 255 of `uint8` counts as well
+    whole = torch.div(x, torch.where((y == 0) | is_minus_one, 1, y), rounding_mode="trunc")
+    return torch.where(y == 0, -1, torch.where(is_minus_one, -x, whole))
 
 
 @helper("torch", last="_remainder", target="torch")
 def _remainder(x, y):
     """What is left of integers divided towards zero; all of it where that is by zero."""
-    return torch.where(y == 0, x, torch.fmod(x, torch.where((y == 0) | (y == -1), 1, y)))
+    return torch.where(y == 0, x, torch.fmod(x, torch.where((y == 0) | (y < 0) & (y == -1), 1, y)))
 
 
 @helper("torch", last="_as_integers", target="torch")

@@ -123,6 +123,18 @@ def _scattered(x, indices, updates, window_dims, inserted, dims, batched=(), red
     return whole[:-1].reshape(x.shape)
 
 
+@helper("torch", last="_put", target="torch")
+def _put(x, index, y, combine=None):
+    """A copy of a tensor in which `x[index]` is `y`, or what a function gives of both; an index outside changes nothing."""
+    try:
+        places = torch.arange(x.numel()).reshape(x.shape)[index]
+    except IndexError:
+        return x
+    y = torch.as_tensor(y, dtype=x.dtype)
+    y = (y if combine is None else combine(x[index], y)).expand(places.shape)
+    return x.reshape(-1).index_put((places.reshape(-1),), y.reshape(-1)).reshape(x.shape)
+
+
 @helper("torch", needs=("_along",), last="_sorted_together", target="torch")
 def _sorted_together(*arrays, dim, keys):
     """Tensors in the order of the first few."""

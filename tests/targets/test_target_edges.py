@@ -1,0 +1,66 @@
+"""Values at the edges of their types, which each library takes otherwise: unsigned, without axes, zeros of either sign."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import untrace
+
+TARGETS = ["c", "numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
+
+
+def _same(target, fn, *args):
+    text = untrace.decompile(fn, target=target, sizes="fixed")(*args)
+    for found, expected in zip(jax.tree.leaves(text(*args)), jax.tree.leaves(jax.jit(fn)(*args)), strict=True):
+        found, wanted = np.asarray(found), np.asarray(expected)
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        np.testing.assert_array_equal(found, wanted)
+        if wanted.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+    return text
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_largest_unsigned_number_is_no_minus_one(target):
+    x, y = (a.ravel() for a in np.meshgrid(np.uint8([0, 1, 128, 255]), np.uint8([0, 1, 2, 255])))
+    _same(target, lambda x, y: (lax.div(x, y), lax.rem(x, y), x // y, x % y), x, y)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_array_without_axes_is_updated(target):
+    _same(target, lambda x, i: (x.at[()].set(1.0), x.at[()].add(i), x.at[...].mul(i)), np.float32(2.5), np.float32(3))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_zeros_of_either_sign_stay_in_their_order(target):
+    x = np.tile(np.float32([0.0, -0.0, 1.0, -0.0, 0.0, -1.0]), 6)
+    _same(target, lambda x: (jnp.sort(x), jnp.sort(x[::-1].reshape(6, 6), axis=0)), x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_product_of_truths_says_whether_there_is_a_term(target):
+    x = np.random.default_rng(0).random((5, 5)) < 0.3
+    _same(target, lambda x: (x @ x, x @ x[0]), x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("types", [("int16", "uint16"), ("int8", "uint32")], ids="-".join)
+def test_a_product_of_signed_and_unsigned_numbers_has_the_type_of_one(target, types):
+    x = np.arange(12).reshape(4, 3).astype(types[0]) * np.array(-30, types[0])
+    y = (np.arange(18).reshape(3, 6) * 5000).astype(types[1])
+
+    def f(x, y):
+        product = lax.dot(x, y)
+        return product, (product >> 3).astype(np.float32)
+
+    text = _same(target, f, x, y)
+    if target == "c":
+        from untrace.targets.c.compiled import STRICT, build
+
+        build(text.program, (*STRICT, "-O1"))
