@@ -124,7 +124,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
                 is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
                 is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
                 if not is_size and not fnmatch.fnmatchcase(new, old):
-                    given = [f"{n} = {number}" for n, number in sizes.items()] + [f"{n} ≤ {most[n]}" for n in most]
+                    given = [f"{n} = {number}" for n, number in sizes.items()]
+                    given += [f"{n} ≥ {least[n]}" for n in least] + [f"{n} ≤ {most[n]}" for n in most]
                     given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         _KNOWN.add(key)

@@ -123,7 +123,7 @@ def at_example(captured: Captured, form: Any) -> Any:
     assert numbers is not None and beside is not None
     integers = {n: seen[0] for n, seen in numbers.integers.items()}
     fractions = {n: seen[0] for n, seen in numbers.fractions.items()}
-    return Resizer(integers, fractions, IdentityMap(seen for _, seen in beside.objects)).jaxpr(form)
+    return Resizer(integers, fractions, IdentityMap(seen[:2] for _, seen in beside.objects)).jaxpr(form)
 
 
 def _noted(captured: Captured, found: Correspondence, rounded: bool = False) -> bool:
