@@ -240,7 +240,7 @@ def test_an_update_outside_of_a_smaller_array_changes_nothing():
     def f(u):
         return u.at[5].set(1.0), u.at[2:6].add(1.0), u.at[np.array([1, 7])].add(1.0)
 
-    d = untrace.decompile(f, target="numpy")(np.arange(8, dtype=np.float32))
+    d = untrace.decompile(f, target="numpy", guard=False)(np.arange(8, dtype=np.float32))
     for n in (8, 6, 5, 3):
         x = np.arange(n, dtype=np.float32)
         for found, expected in zip(d(x), f(jnp.asarray(x)), strict=True):

@@ -37,7 +37,7 @@ def test_an_update_outside_of_a_smaller_tensor_changes_nothing():
     def f(u):
         return u.at[5].set(1.0), u.at[2:6].add(1.0)
 
-    d = untrace.decompile(f, target="torch")(np.arange(8, dtype=np.float32))
+    d = untrace.decompile(f, target="torch", guard=False)(np.arange(8, dtype=np.float32))
     assert "_put(" in d.source
     for n in (8, 6, 5, 3):
         x = np.arange(n, dtype=np.float32)

@@ -45,7 +45,7 @@ def checked(
     """
     worst, where, edges, moved, count, exact, agreed = 0.0, "", 0, 0, 0, True, not names
     is_example = all(map(is_concrete, leaves))
-    of_integers = all(_is_integer(np.dtype(LeafType.of(x).dtype)) for x in leaves)
+    of_integers = all(_is_integer(LeafType.of(x).dtype) for x in leaves)
     try:
         for number, inputs in enumerate(sample_inputs(leaves, samples=SAMPLES)):
             found = _within(
@@ -114,8 +114,8 @@ def checked(
     return Proof("close", f"within {ulps(max(worst, 1.0))}{in_which}, {on}", tuple(notes))
 
 
-def _is_integer(dtype: np.dtype) -> bool:
-    return dtype.kind in "biu"
+def _is_integer(dtype: object) -> bool:
+    return jax.dtypes.issubdtype(dtype, np.integer) or dtype == np.bool_  # keys are no types of NumPy
 
 
 def _explains(rounding: float, apart: float, dtype: np.dtype) -> bool:
