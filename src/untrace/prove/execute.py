@@ -8,6 +8,7 @@ from types import FrameType
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
@@ -114,7 +115,7 @@ def checked(
     return Proof("close", f"within {ulps(max(worst, 1.0))}{in_which}, {on}", tuple(notes))
 
 
-def _is_integer(dtype: object) -> bool:
+def _is_integer(dtype: DTypeLike) -> bool:
     return jax.dtypes.issubdtype(dtype, np.integer) or dtype == np.bool_  # keys are no types of NumPy
 
 
