@@ -64,40 +64,48 @@ class Followed:
         return [[one.jaxpr.in_avals[leaf].shape[axis] for one in self._every] for leaf, axis in places]
 
     def _takes(self, sizes: Sequence[int]) -> bool:
-        """Whether the program is the same at these sizes, and its numbers follow them as before. Then they count from here
-        on."""
+        """Whether the program takes these sizes. Then its numbers there count from here on. Raises Different where it is
+        another program there, or numbers do not follow the sizes as before."""
         before = self._found.following()
         try:
             more = self._trace([replace(g, size=n) for g, n in zip(self._groups, sizes, strict=True)])
-            found = followed_numbers([*self._every, more])
-        except (UntraceError, Different):
+        except UntraceError:
             return False
+        found = followed_numbers([*self._every, more])
         after = found.following()
         if before is None or after is None or after.keys() != before.keys():
-            return False
+            raise Different
         known = self._sizes()
         for number, seen in after.items():
-            old = [any(True for _ in ways((number, *seen[:-1]), of)) for of in known]
-            if any(old) and not any(
-                any(True for _ in ways((number, *seen), [*of, n])) for of, n in zip(known, sizes, strict=True)
+            if any(_is_way((number, *seen[:-1]), of) for of in known) and not any(
+                _is_way((number, *seen), [*of, n]) for of, n in zip(known, sizes, strict=True)
             ):
-                return False
+                raise Different
         self._found = found
         self._every.append(more)
         return True
 
+    def _is_the_same(self, sizes: Sequence[int]) -> bool:
+        """Whether the program takes these sizes, and is the same one there."""
+        try:
+            return self._takes(sizes)
+        except Different:
+            return False
+
     def least(self) -> tuple[int, ...]:
         """Of each group the smallest size from which on the program is the same one, as far as was tried: 2, for an array
         of one row is broadcast, where the example has more; else what halving finds, of all groups at once and then of
-        those that alone may be the smallest."""
+        those that alone may be the smallest. Raises Different where it is another one at larger sizes than the example's."""
         lows = [min(g.least, max(g.multiple, 2)) for g in self._groups]
         spans = [g.least - low for g, low in zip(self._groups, lows, strict=True)]
-        if not any(spans) or self._takes(lows):
+        if not any(spans) or self._is_the_same(lows):
             return tuple(lows)
         found = self._halved(lows, spans)
+        if found == [g.least for g in self._groups]:
+            self._takes([g.old + g.multiple for g in self._groups])  # its numbers may follow nothing, but by chance
         for number, low in enumerate(lows[:_MOST_ALONE]):
             alone = [*found[:number], low, *found[number + 1 :]]
-            if len(lows) > 1 and found[number] > low and self._takes(alone):
+            if len(lows) > 1 and found[number] > low and self._is_the_same(alone):
                 found = alone
         return tuple(found)
 
@@ -113,7 +121,7 @@ class Followed:
             if good - bad < 2:
                 break
             middle = good - 1 if good == max(spans) else (bad + good) // 2
-            if self._takes(at(middle)):
+            if self._is_the_same(at(middle)):
                 good = middle
             elif good == max(spans):
                 break
@@ -123,10 +131,14 @@ class Followed:
 
     def told_apart(self) -> Correspondence:
         """How the numbers correspond in as many traces as it takes to tell what they are: 18 of 19 rows and 2002 of 2003
-        are all but the last, or an even number of them."""
+        are all but the last, or an even number of them. Raises Different where they follow the sizes in no way."""
         for _ in range(_MOST_FURTHER):
             multiples = [g.multiple for g in self._groups]
             wanted = telling_sizes(self._found.following() or {}, self._sizes(), multiples)
             if wanted is None or not self._takes(wanted):
                 break
         return self._found
+
+
+def _is_way(wanted: Sequence[int], sizes: Sequence[int]) -> bool:
+    return next(ways(wanted, sizes), None) is not None
