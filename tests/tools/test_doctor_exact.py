@@ -67,7 +67,8 @@ def test_no_value_outside_of_a_domain():
 def test_elementary_functions_are_those_of_jax(name, x):
     with jax.enable_x64(True):
         primitive = getattr(jax.lax, name)
-        assert value(name, x) == pytest.approx(float(primitive(jnp.float64(x))), rel=1e-9, abs=1e-300)
+        at_its_zeros = 1e-13 if name == "lgamma" else 1e-300  # JAX's rounds there
+        assert value(name, x) == pytest.approx(float(primitive(jnp.float64(x))), rel=1e-9, abs=at_its_zeros)
 
 
 @given(NUMBERS)
