@@ -9,12 +9,12 @@ from jax import lax
 from gallery.training_loop import State
 
 
-def predict(params, batch):
+def predict(params, x):
     """Args: params: {"b1": f32[m], "b2": f32[k], "w1": f32[l,m], "w2": f32[m,k]};
-    batch: f32[p,l].
+    x: f32[p,l].
     Returns: f32[p,k].
     """
-    hidden = jax.nn.relu(batch @ params["w1"] + params["b1"])
+    hidden = jax.nn.relu(x @ params["w1"] + params["b1"])
     return hidden @ params["w2"] + params["b2"]
 
 

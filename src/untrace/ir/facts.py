@@ -6,7 +6,7 @@ say gives the function, or the program, other facts (`dataclasses.replace`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -36,6 +36,22 @@ class Transposed:
     varied: tuple[int, ...]
     cotangents: tuple[int, ...]
     results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What the author's function has a value as: its parameter `root`, or the part of it to which the steps lead.
+
+    A step is ("item", the key) or ("attribute", the name). steps: None for some part of it.
+    """
+
+    root: str
+    steps: tuple[tuple[str, Hashable], ...] | None = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the parameter itself."""
+        return self.steps == ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +131,9 @@ class FunctionFacts:
 
     unmatched: Sequence[str] = ()
     """Those of them that none of the values which it takes was seen to be."""
+
+    accesses: Sequence[Access | None] = ()
+    """What the author's function has each of the parameters as; None where that is not known. Empty: of none."""
 
     variadic: str | None = None
     """What the author calls the parameter that takes all further arguments; None where there is none."""

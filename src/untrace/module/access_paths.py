@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
 
-from untrace.ir.facts import Grouping, Step, Way
+from untrace.ir.facts import Access, Grouping, Step, Way
 from untrace.ir.nodes import Function
 from untrace.ir.types import PyTree
 from untrace.python.pytrees import access, branches, labelled
@@ -185,12 +186,14 @@ def grouping_of(body: Function) -> Grouping | None:
 
 def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> list[Any]:
     """How these operands of a call are grouped."""
-    packs = []
+    packs = _author_packs(body, operands)
+    packed = {place for places, _ in packs for place in places}
     if body.facts.together is not None:
-        return [pack for places in body.facts.together for pack in _whole(places, operands)]
+        left = [[p for p in places if p not in packed] for places in body.facts.together]
+        return [*packs, *[pack for places in left if places for pack in _whole(places, operands)]]
     roots: dict[str, list[int]] = {}
     for place, leaf in enumerate(operands):
-        if leaf is not None:
+        if leaf is not None and place not in packed and not _is_whole(body, place):
             roots.setdefault(leaf.root.id, []).append(place)
     same = body.facts.same
     of: Sequence[Any] = operands
@@ -200,6 +203,77 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
         shared = body.facts.calls > 1 and not all(place in same for place in places) and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs
+
+
+def author_root(body: Function, places: Sequence[int]) -> str | None:
+    """The author's parameter of which all these parameters are parts; None where that is not known of any."""
+    roots = {
+        a.root for p in places if p < len(body.facts.accesses) and (a := body.facts.accesses[p]) and not a.is_whole
+    }
+    return roots.pop() if len(roots) == 1 else None
+
+
+def _is_whole(body: Function, place: int) -> bool:
+    """Whether a parameter is one of the author's as it is."""
+    access = body.facts.accesses[place] if body.facts.accesses else None
+    return access is not None and access.is_whole
+
+
+def _author_packs(body: Function, operands: Sequence[Leaf | None]) -> list[tuple[list[int], list[Way]]]:
+    """The trees that the author's function takes, where this call has them as trees; with leaves of these of which it is
+    not known what the author's function has them as."""
+    by_root: dict[str, list[int]] = {}
+    for place, known in enumerate(body.facts.accesses):
+        if known is not None and not known.is_whole:
+            by_root.setdefault(known.root, []).append(place)
+    packs: list[tuple[list[int], list[Way]]] = []
+    for inside in by_root.values():
+        whole = _around([operands[p] for p in inside], [body.facts.accesses[p] for p in inside])
+        if whole is None:
+            continue
+        places = list(inside)
+        for place, leaf in enumerate(operands):
+            unknown = body.facts.accesses[place] is None and leaf is not None
+            if unknown and leaf is not None and _is_below(leaf, whole):
+                places.append(place)
+        size = len(whole.steps)
+        packs.append((places, [leaf.steps[size:] for p in places if (leaf := operands[p]) is not None]))
+    return packs
+
+
+def _around(leaves: Sequence[Leaf | None], accesses: Sequence[Access | None]) -> Leaf | None:
+    """The tree of which all these leaves are the parts that the author's function takes; None where there is none."""
+    found: Leaf | None = None
+    first = leaves[0]
+    for leaf, known in zip(leaves, accesses, strict=True):
+        if leaf is None or known is None or first is None or leaf.root.id != first.root.id:
+            return None
+        if known.steps is None:
+            continue
+        size = len(leaf.steps) - len(known.steps)
+        if size < 0 or not all(map(_is_step, plain_way(leaf)[size:], known.steps, leaf.steps[size:])):
+            return None
+        if found is not None and found.steps != leaf.steps[:size]:
+            return None
+        found = Leaf(leaf.root, leaf.steps[:size])
+    every = [leaf for leaf in leaves if leaf is not None]
+    if found is None:  # the smallest
+        same = itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*[x.steps for x in every], strict=False))
+        found = Leaf(every[0].root, tuple([steps[0] for steps in same]))
+    return found if all(_is_below(leaf, found) for leaf in every) else None
+
+
+def _is_step(ours: tuple[str, Hashable], author: tuple[str, Hashable], step: Step) -> bool:
+    """Whether the author's step is ours, which he may count from the end."""
+    kind, key = author
+    if type(key) is int and key < 0 < step[2]:
+        key += step[2]
+    return ours == (kind, key)
+
+
+def _is_below(leaf: Leaf, tree: Leaf) -> bool:
+    size = len(tree.steps)
+    return leaf.root.id == tree.root.id and len(leaf.steps) > size and leaf.steps[:size] == tree.steps
 
 
 def _whole(places: list[int], operands: Sequence[Leaf | None]) -> list[Any]:

@@ -16,7 +16,7 @@ from untrace.ir.callees import callee_of, output_of
 from untrace.ir.facts import Way
 from untrace.ir.nodes import Atom, Equation, Function, Local, Value
 from untrace.ir.types import PyTree
-from untrace.module.access_paths import Layout, grouping_of, last_word, layout_of
+from untrace.module.access_paths import Layout, author_root, grouping_of, last_word, layout_of
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
@@ -209,7 +209,9 @@ def _order(body: Function, layout: Layout) -> list[int]:
     if unmatched is not None:
         hints[-1] = unmatched
     for i, (places, _) in enumerate(layout.packs):
+        root = author_root(body, places)
         inside = [body.params[p].hint for p in places] if layout.names is None else [layout.names[i]]
+        inside = inside if root is None else [root]
         hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 
@@ -280,7 +282,8 @@ def _definition(
         if i >= 0:
             leaf = leaves[i]
             hint = body.params[i].hint or "x"
-            is_known = hint in own and names_packs or body.params[i] in said
+            access = body.facts.accesses[i] if body.facts.accesses else None
+            is_known = hint in own and (names_packs or access is not None) or body.params[i] in said
             if leaf is not None and leaf.steps and not is_known:
                 hint = last_word(leaf)
             name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
@@ -398,7 +401,7 @@ def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]]
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
     if layout.names is not None:
         return identifier(layout.names[layout.packs.index(pack)], "params")
-    own = _parameter_of_pack(body, layout)
+    own = author_root(body, pack[0]) or _parameter_of_pack(body, layout)
     if own is not None:
         return identifier(own, "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])

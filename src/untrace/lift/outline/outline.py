@@ -20,7 +20,7 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.ir.calls import is_call
-from untrace.ir.facts import FunctionFacts
+from untrace.ir.facts import Access, FunctionFacts
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -499,6 +499,7 @@ class Outliner(FunctionNames):
         results = [piece.values[n] for n in shape.results]
         inner = [Value(r.aval, r.hint) for r in results]
         said: set[int] = set()
+        known_as: Sequence[Access | None] = ()
         if piece.call.backward:
             own = self._own_words(piece.inputs)
             names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
@@ -508,6 +509,8 @@ class Outliner(FunctionNames):
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
+            known_as = self._accesses(named)
+            names, unmatched = _with_accesses(names, unmatched, known_as)
             said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
             for i in [i for i, a in enumerate(named.inputs) if type(a) is not Value]:  # an array that one call passes
@@ -546,6 +549,7 @@ class Outliner(FunctionNames):
                 saved=saved if saved > 1 else 0,
                 definition=own_parameters(callee),
                 unmatched=unmatched,
+                accesses=known_as,
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
                 library=callee.library,
@@ -553,6 +557,15 @@ class Outliner(FunctionNames):
             )
         function.facts = facts
         return function
+
+
+def _with_accesses(
+    names: Sequence[str | None], unmatched: Sequence[str], known: Sequence[Access | None]
+) -> tuple[list[str | None], list[str]]:
+    """Names of parameters, and the author's parameters that are none of these, with what the function's own code says."""
+    plain = [words.clean(a.root) if a is not None and a.is_whole else None for a in known]
+    found = [n or (p if p not in names else None) for n, p in zip(names, plain, strict=True)]
+    return found, [u for u in unmatched if u not in found]
 
 
 def _site(call: Call) -> tuple[Any, ...]:

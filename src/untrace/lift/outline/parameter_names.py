@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
 from untrace.lift.adjoint.cotangents import d
 from untrace.lift.naming import words
 from untrace.lift.outline import pieces
+from untrace.lift.outline.accesses import accesses
 from untrace.lift.outline.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.regions import Piece, Shape
@@ -207,6 +209,14 @@ class FunctionNames(ABC):
             names[only[0]] = words.clean(only[1])
         matched = {n for n, a in zip(names, piece.inputs, strict=True) if a not in self.trees}
         return names, [n for n in map(words.clean, open_) if n not in matched]
+
+    def _accesses(self, piece: Piece) -> Sequence[Access | None]:
+        """What the author's own code has the inputs of a call as; of a library's nothing is asked."""
+        callee = piece.call.callee
+        if callee.library:
+            return [None] * len(piece.inputs)
+        inside = piece.scan.equations[piece.start : piece.stop]
+        return accesses(callee.code, inside, piece.inputs, self.provenance)
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; those of

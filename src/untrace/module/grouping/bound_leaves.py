@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import jax
+
 from untrace._identifiers import identifier
 from untrace.ir.bodies import CALLS
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Step
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While, functions_called
+from untrace.ir.structured import Map, derivative_in
 from untrace.module.access_paths import Bare, layout_of, reach, rows
 from untrace.module.grouping import tree_carries
 from untrace.python.statements import Assign, Statement, Unpack
@@ -163,6 +166,24 @@ def _own_leaves(body: Function) -> dict[Value, Leaf]:
     return found
 
 
+def _argument_leaves(equation: Equation, body: Function) -> dict[Value, Leaf]:
+    """Those of the trees that the author's function takes where it is called, under some name."""
+    callee = equation.callee
+    derivative = derivative_in(callee)
+    signature = callee.signature if type(callee) is Map else None if derivative is None else derivative.signature
+    if signature is None:
+        return {}
+    found: dict[Value, Leaf] = {}
+    place = signature.closed
+    args, kwargs = signature.args
+    for key, example in [*enumerate(args), *sorted(kwargs.items())]:
+        count = len(jax.tree.leaves(example))
+        leaves = reach(example, Name(f"argument_{key}")) or []
+        found.update(zip(body.params[place : place + count], leaves, strict=False))
+        place += count
+    return found
+
+
 def _single_results(body: Function) -> Sequence[Any]:
     """The results of a body but for those that it gives as parts of trees."""
     trees = body.facts.trees
@@ -180,7 +201,8 @@ def _uses_inside(
     pairs = [(i, body.params[i], equation.inputs[i]) for i in closed]
     inner = {param: known[atom] for _, param, atom in pairs if type(atom) is Value and atom in known}
     uses: dict[Value, int] = {}
-    _count_uses(module, body.equations, _single_results(body), {**inner, **_own_leaves(body)}, uses)
+    own = {**_own_leaves(body), **_argument_leaves(equation, body)}
+    _count_uses(module, body.equations, _single_results(body), {**inner, **own}, uses)
     counts = {i: (uses.get(param, 0), inner[param].steps) for i, param, _ in pairs if param in inner}
     # What lies deep, or is an attribute, and is used once stands in the body as it is.
     plain = {i for i, (_, s) in counts.items() if len(s) > 2 or s and s[-1][0] == "attribute"}
