@@ -83,11 +83,13 @@ class _Reader:
         for group in groups:
             frame, equations = group[0][1][0], [equation for equation, _ in group]
             inside = self._called(frame, group)
-            if inside is None and any(True for e in equations for _ in _bodies(e)):
+            if inside is None:
                 inside = {}
                 for equation in equations:
                     inside.update(self._in_bodies(frame, equation))
-            elif inside is None:
+                calls = any(type(e.callee) in (Scan, While, Cond) or is_call(e) for e in equations)
+                inside = inside if inside or calls else None
+            if inside is None:
                 expression = self._expression(frame, equations, evaluated)
                 expressions += [expression] if expression.reads else []
             for value, access in (inside or {}).items():
@@ -288,8 +290,8 @@ def _bodies(equation: Equation) -> Iterator[tuple[Function, Sequence[Atom]]]:
         yield from [(branch, inputs[1:]) for branch in callee.branches]
     elif type(callee) is Scan or is_call(equation):
         yield functions_called(equation)[0], inputs
-    elif (called := function_run(equation, inputs)) is not None:
-        yield called
+    elif (run := function_run(equation, inputs)) is not None:
+        yield run
 
 
 def _name(function: ast.AST) -> str | None:

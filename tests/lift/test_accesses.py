@@ -1,0 +1,185 @@
+"""The parameters of outlined functions: the author's order, his names, his trees."""
+
+from __future__ import annotations
+
+import ast
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import untrace
+from untrace.lift.naming.unpacked import parts_in
+
+pytestmark = pytest.mark.usefixtures("unguarded")
+
+
+class Coefficients(NamedTuple):
+    cx: jax.Array
+    cy: jax.Array
+
+
+def rms_norm(x, scale):
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True) + 1e-6) * scale
+
+
+def swiglu(p, x):
+    return (jax.nn.silu(x @ p["w1"]) * (x @ p["w3"])) @ p["w2"]
+
+
+def block(p, x):
+    x = x + swiglu(p["mlp"], rms_norm(x, p["ln1"]))
+    return x + jnp.tanh(rms_norm(x, p["ln2"]))
+
+
+def decoder(params, x):
+    for p in params["blocks"]:
+        x = block(p, x)
+    return rms_norm(x, params["ln_f"])
+
+
+def upwind(u, c, axis):
+    back, ahead = u - jnp.roll(u, 1, axis), jnp.roll(u, -1, axis) - u
+    return jnp.where(c > 0, c * back, c * ahead)
+
+
+def rhs(u, p):
+    return -upwind(u, p.cx, 0) - upwind(u, p.cy, 1)
+
+
+def advect(u, p):
+    u = u + 0.1 * rhs(u, p)
+    return u + 0.1 * rhs(u, p)
+
+
+def last_layer(params, x):
+    for layer in params[:-1]:
+        x = jnp.tanh(x @ layer["w"] + layer["b"])
+    last = params[-1]
+    return x @ last["w"] + last["b"]
+
+
+def two_towers(params, x):
+    return last_layer(params["left"], x).sum() * last_layer(params["right"], jnp.sin(x)).sum()
+
+
+def log_gaussian(x, mean, cov):
+    return -0.5 * (x - mean) @ jnp.linalg.inv(cov) @ (x - mean)
+
+
+def responsibilities(x, weights, means, covs):
+    logs = jax.vmap(lambda m, c: jax.vmap(lambda xi: log_gaussian(xi, m, c))(x))(means, covs)
+    logs = logs + jnp.log(weights)[:, None]
+    return jnp.exp(logs - jax.nn.logsumexp(logs, axis=0))
+
+
+def fit(x, state):
+    return jax.lax.scan(lambda s, _: ((s[0] + responsibilities(x, *s).mean(), *s[1:]), None), state, None, length=3)[0]
+
+
+def recorded(c, source, gain):
+    def step(u, t):
+        u = jnp.sin(u * c).at[source].add(gain * jnp.cos(t))
+        return u, u[source]
+
+    damped = jnp.exp(-jnp.abs(c)) * c / (1.0 + c**2)
+    return jax.lax.scan(step, damped, jnp.arange(5.0))[1]
+
+
+def misfit(c, source, gain):
+    return jnp.sum(recorded(c, source, gain) ** 2)
+
+
+def update(c, source, gain):
+    return c - 0.1 * jax.grad(misfit)(c, source, gain)
+
+
+def small(*shape):
+    return jnp.linspace(-0.5, 0.7, int(jnp.prod(jnp.array(shape)))).reshape(shape)
+
+
+BLOCK = {
+    "mlp": {"w1": small(4, 8), "w2": small(8, 4), "w3": 2 * small(4, 8)},
+    "ln1": small(4) + 1.0,
+    "ln2": small(4) + 2.0,
+}
+LAYER = {"w": small(4, 4), "b": small(4)}
+PROGRAMS = {
+    "trees": (
+        decoder,
+        ({"blocks": [BLOCK, BLOCK, BLOCK], "ln_f": small(4)}, small(6, 4)),
+        ["rms_norm(x, scale)", "swiglu(p, x)", "block(p, x)", "decoder(params, x)"],
+    ),
+    "attributes": (
+        advect,
+        (small(4, 5), Coefficients(jnp.float32(0.5), jnp.float32(-0.25))),
+        ["upwind(u, c, axis)", "rhs(u, p)", "advect(u, p)"],
+    ),
+    "a loop over a list": (
+        two_towers,
+        ({"left": [LAYER, LAYER, LAYER], "right": [LAYER, LAYER, LAYER]}, small(3, 4)),
+        ["last_layer(params, x)", "two_towers(params, x)"],
+    ),
+    "mapped lambdas": (
+        fit,
+        (small(7, 2), (jnp.full(3, 0.3), small(3, 2), jnp.stack([jnp.eye(2)] * 3))),
+        ["responsibilities(x, weights, means, covs)", "fit(x, state)"],
+    ),
+    "closed over by a loop": (
+        update,
+        (small(3, 4), (1, 2), jnp.float32(0.5)),
+        ["recorded(c, source, gain)", "misfit(c, source, gain)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_parameters_are_the_author_s(name):
+    function, args, expected = PROGRAMS[name]
+    written = untrace.decompile(function, style="idiomatic", derivatives="called")(*args)
+    assert written.proof.at_least("bits")
+    definitions = [d for d in ast.parse(written.source).body if isinstance(d, ast.FunctionDef)]
+    heads = {f"{d.name}({', '.join([a.arg for a in d.args.args])})" for d in definitions}
+    assert set(expected) <= heads
+
+
+def parts_of(function):
+    (definition,) = ast.parse(function).body
+    return parts_in(definition)
+
+
+@pytest.mark.parametrize(
+    ("body", "expression", "expected"),
+    [
+        ("w = p['w']", "w", ("p", (("item", "w"),))),
+        ("w, (a, b) = p", "b", ("p", (("item", 1), ("item", 1)))),
+        ("last = p[-1]", "last.mu", ("p", (("item", -1), ("attribute", "mu")))),
+        ("x = x + 1", "x", ("x", ())),
+        ("p = p['inner']", "p['w']", None),
+        ("w = p['w'] if flag else p['v']", "w", None),
+        ("w = p['w']\n    w = w * 2", "w", None),
+        ("for w in p: pass", "w", None),
+    ],
+)
+def test_what_part_of_a_parameter_an_expression_is(body, expression, expected):
+    parts = parts_of(f"def f(p, x):\n    {body}\n    return x")
+    assert parts.part(ast.parse(expression, mode="eval").body) == expected
+
+
+@pytest.mark.parametrize(
+    ("loop", "name", "expected"),
+    [
+        ("for layer in p[:-1]: pass", "layer", "p"),
+        ("for i, (w, b) in enumerate(p): pass", "b", "p"),
+        ("for w, x in zip(p, xs): pass", "x", "xs"),
+        ("for k, v in p.items(): pass", "k", None),
+        ("for k, v in p.items(): pass", "v", "p"),
+        ("y = [g * 2 for g in xs]", "g", "xs"),
+        ("for w in p: w = w + 1", "w", "p"),
+        ("for w in unknown: pass", "w", None),
+    ],
+)
+def test_what_a_loop_goes_through(loop, name, expected):
+    parts = parts_of(f"def f(p, xs):\n    {loop}\n    return p")
+    assert parts.some_part(ast.Name(name)) == expected
