@@ -355,7 +355,7 @@ def test_a_function_of_any_number_of_arguments_is_one():
 
     wide, narrow = ({"w": jnp.ones((n, 3)), "b": jnp.ones(3)} for n in (9, 6))
     source = text(model, {"a": wide, "b": narrow}, jnp.ones((2, 3)), jnp.ones((2, 3)))
-    assert "dense(params, *inputs):" in source and "dense_2" not in source, source
+    assert "dense(layer, *inputs):" in source and "dense_2" not in source, source
     assert "jnp.concatenate(inputs, axis=-1)" in source and "*inputs: f32[2,3]" in source, source
 
 

@@ -23,7 +23,7 @@ from untrace.ir.facts import Access, Grouping, Step, Way
 from untrace.ir.nodes import Function
 from untrace.ir.types import PyTree
 from untrace.python.pytrees import access, branches, labelled
-from untrace.python.tree import Attribute, Expr, Leaf, Name, Subscript, Tuple
+from untrace.python.tree import Attribute, Expr, Leaf, Name, Subscript, Text, Tuple
 
 
 class Bare(Tuple):
@@ -205,12 +205,77 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
     return packs
 
 
+def argument_order(body: Function, layout: Layout) -> list[int]:
+    """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""
+    if not layout.packs and body.facts.taken is not None:
+        return list(range(len(body.params)))  # as JAX took the trees apart
+    packed = {place for places, _ in layout.packs for place in places}
+    own = body.facts.author_parameters
+    hints = [p.hint for p in body.params]
+    # A parameter that none of the author's names fits stays in front, in the order of use, or is one of any number.
+    other = len(own) if body.facts.variadic else -1
+    rest = [i for i in range(len(hints)) if i not in packed]
+    packs = [-1 - i for i in range(len(layout.packs))]
+    unmatched = parameter_of_pack(body, layout)
+    hints = {i: hints[i] for i in rest}
+    if unmatched is not None:
+        hints[-1] = unmatched
+    for i, (places, _) in enumerate(layout.packs):
+        root = author_root(body, places)
+        inside = [body.params[p].hint for p in places] if layout.names is None else [layout.names[i]]
+        inside = inside if root is None else [root]
+        hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
+    return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else other)
+
+
+def parameter_of_pack(body: Function, layout: Layout) -> str | None:
+    """The author's parameter that the only pack is, where all the others are known."""
+    unmatched = body.facts.unmatched
+    if len(layout.packs) != 1 or len(unmatched) != 1:
+        return None
+    places, own = layout.packs[0][0], body.facts.author_parameters
+    if any(p.hint not in own or p.hint in unmatched for i, p in enumerate(body.params) if i not in places):
+        return None  # it may be one of these
+    if any(body.params[p].hint in own and body.params[p].hint not in unmatched for p in places):
+        return None  # one of its leaves is another parameter of the author's
+    return unmatched[0]
+
+
+def tuple_around(args: Sequence[object]) -> tuple[int, Expr] | None:
+    """(how many of the first arguments are all the parts of one tuple or list, in order; that); None where they are none."""
+    found = [_part_of_tuple(a) for a in args[:1]]
+    first = found[0] if found else None
+    if first is None or first[1] != 0 or not 1 < first[2] <= len(args):
+        return None
+    whole, _, count = first
+    every = [_part_of_tuple(a) for a in args[:count]]
+    text = whole.flat()
+    alike = all(part is not None and part[1:] == (i, count) and part[0].flat() == text for i, part in enumerate(every))
+    return (count, whole) if alike else None
+
+
+def _part_of_tuple(arg: object) -> tuple[Expr, int, int] | None:
+    """(a tuple, which of its elements an expression is, how many there are)."""
+    if type(arg) is Leaf and arg.steps:
+        kind, key, count = arg.steps[-1]
+        whole = arg.prefix(len(arg.steps) - 1)
+    elif type(arg) is Subscript and type(arg.index) is Text:
+        kind, key, count, whole = "item", arg.index.flat(), arg.siblings, arg.value
+    else:
+        return None
+    return (whole, int(key), count) if kind == "item" and count > 1 and key.isdecimal() else None
+
+
 def author_root(body: Function, places: Sequence[int]) -> str | None:
-    """The author's parameter of which all these parameters are parts; None where that is not known of any."""
+    """The author's parameter of which these parameters are the parts; None where that is not known of any."""
     roots = {
         a.root for p in places if p < len(body.facts.accesses) and (a := body.facts.accesses[p]) and not a.is_whole
     }
-    return roots.pop() if len(roots) == 1 else None
+    if len(roots) != 1:
+        return None
+    root = roots.pop()
+    every = [p for p, a in enumerate(body.facts.accesses) if a is not None and not a.is_whole and a.root == root]
+    return root if set(every) <= set(places) else None
 
 
 def _is_whole(body: Function, place: int) -> bool:
@@ -229,8 +294,9 @@ def _author_packs(body: Function, operands: Sequence[Leaf | None]) -> list[tuple
     packs: list[tuple[list[int], list[Way]]] = []
     for inside in by_root.values():
         whole = _around([operands[p] for p in inside], [body.facts.accesses[p] for p in inside])
-        if whole is None:
-            continue
+        shared = body.facts.calls > 1 and not all(place in body.facts.same for place in inside)
+        if whole is None or shared and not whole.steps and all(_is_rough(body, p) for p in inside):
+            continue  # other calls may pass other parts of the tree
         places = list(inside)
         for place, leaf in enumerate(operands):
             unknown = body.facts.accesses[place] is None and leaf is not None
@@ -239,6 +305,11 @@ def _author_packs(body: Function, operands: Sequence[Leaf | None]) -> list[tuple
         size = len(whole.steps)
         packs.append((places, [leaf.steps[size:] for p in places if (leaf := operands[p]) is not None]))
     return packs
+
+
+def _is_rough(body: Function, place: int) -> bool:
+    known = body.facts.accesses[place]
+    return known is not None and known.steps is None
 
 
 def _around(leaves: Sequence[Leaf | None], accesses: Sequence[Access | None]) -> Leaf | None:

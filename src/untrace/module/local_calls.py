@@ -16,7 +16,15 @@ from untrace.ir.callees import callee_of, output_of
 from untrace.ir.facts import Way
 from untrace.ir.nodes import Atom, Equation, Function, Local, Value
 from untrace.ir.types import PyTree
-from untrace.module.access_paths import Layout, author_root, grouping_of, last_word, layout_of
+from untrace.module.access_paths import (
+    Layout,
+    argument_order,
+    author_root,
+    grouping_of,
+    last_word,
+    layout_of,
+    parameter_of_pack,
+)
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
@@ -74,7 +82,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     trees = [t for t in found if t is not None]
     if len(trees) < len(found):
         return None
-    order = _order(body, layout)
+    order = argument_order(body, layout)
     elements: list[tuple[int, of_calls.Element]] = []
     args: list[Any] = []
     for i in order:
@@ -157,7 +165,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
     if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
         layout, trees = Layout([]), []
-    order = _order(body, layout)
+    order = argument_order(body, layout)
     name = _written(w, body, layout, order, leaves)
     sizes = [w.source(s) for s in w.module.sizes_of.get(body, ())]
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
@@ -171,7 +179,7 @@ def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str,
     trees = _put_together(w, body, layout, operands)
     if trees is None:
         layout, trees = Layout([]), []
-    order = _order(body, layout)
+    order = argument_order(body, layout)
     return _written(w, body, layout, order, leaves), order, layout, trees
 
 
@@ -192,28 +200,6 @@ def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Exp
         rebuilt(w, example, [operands[p] for p in places])
         for example, (places, _) in zip(found, layout.packs, strict=True)
     ]
-
-
-def _order(body: Function, layout: Layout) -> list[int]:
-    """Arguments in the author's order, trees first: -1 - i for pack i, else the place of a parameter."""
-    if not layout.packs and body.facts.taken is not None:
-        return list(range(len(body.params)))  # as JAX took the trees apart
-    packed = {place for places, _ in layout.packs for place in places}
-    own = body.facts.author_parameters
-    hints = [p.hint for p in body.params]
-    # A parameter that none of the author's names fits stays in front, in the order of use.
-    rest = [i for i in range(len(hints)) if i not in packed]
-    packs = [-1 - i for i in range(len(layout.packs))]
-    unmatched = _parameter_of_pack(body, layout)
-    hints = {i: hints[i] for i in rest}
-    if unmatched is not None:
-        hints[-1] = unmatched
-    for i, (places, _) in enumerate(layout.packs):
-        root = author_root(body, places)
-        inside = [body.params[p].hint for p in places] if layout.names is None else [layout.names[i]]
-        inside = inside if root is None else [root]
-        hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
-    return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else -1)
 
 
 def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
@@ -386,22 +372,11 @@ def _describe(
     module.described.describe(definition, arguments, result)
 
 
-def _parameter_of_pack(body: Function, layout: Layout) -> str | None:
-    """The author's parameter that the only pack is, where all the others are known."""
-    unmatched = body.facts.unmatched
-    if len(layout.packs) != 1 or len(unmatched) != 1:
-        return None
-    places, own = layout.packs[0][0], body.facts.author_parameters
-    if any(p.hint not in own or p.hint in unmatched for i, p in enumerate(body.params) if i not in places):
-        return None  # it may be one of these
-    return unmatched[0]
-
-
 def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]], leaf: Any) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
     if layout.names is not None:
         return identifier(layout.names[layout.packs.index(pack)], "params")
-    own = author_root(body, pack[0]) or _parameter_of_pack(body, layout)
+    own = author_root(body, pack[0]) or parameter_of_pack(body, layout)
     if own is not None:
         return identifier(own, "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])

@@ -14,6 +14,7 @@ from untrace.module.merge.alpha_equivalent import merge_equal
 from untrace.module.merge.nest_pullbacks import nest_backward_parts
 from untrace.module.merge.parametric import share_definitions
 from untrace.module.merge.prefixes import share_prefixes
+from untrace.module.merge.spread_tuples import spread_tuples
 from untrace.module.merge.variadic import spread_arguments
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
@@ -88,6 +89,7 @@ PASSES: tuple[Pass[Statements], ...] = (
         "key-prefixes", "functions that are called with parts of one flat dict take the dict",
         lambda s: share_prefixes(s.module, s.definitions), lambda s: s.share is None,
     ),
+    Pass("spread-tuples", "a tuple whose parts are passed one by one is spread", lambda s: spread_tuples(s.module, s.everything)),
     Pass("inline-neighbours", "a statement that makes one line with the next goes into it", _fold, lambda s: not s.module.in_order),
     Pass("rebind-names", "a value has the name of the one before, where the author binds it again", _rebind),
     Pass("count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words)),

@@ -195,13 +195,15 @@ class Dict(Expr):
 
 
 class Subscript(Expr):
-    """`value[index]`; a Tuple index prints without its brackets."""
+    """`value[index]`; a Tuple index prints without its brackets. `siblings`: how many elements the tuple or list has of
+    which it is one; 0 where that is not known."""
 
-    __slots__ = ("value", "index")
+    __slots__ = ("value", "index", "siblings")
 
-    def __init__(self, value: Expr, index: Expr):
+    def __init__(self, value: Expr, index: Expr, siblings: int = 0):
         self.value = value
         self.index = index
+        self.siblings = siblings
 
     def flat(self) -> str:
         inner = self.index.flat()
@@ -231,8 +233,8 @@ class Slice(Expr):
 
 def along(expr: Expr, steps: Sequence[Step]) -> Expr:
     """The part of `expr` at the end of these steps."""
-    for kind, text, _ in steps:
-        expr = Subscript(expr, Text(text)) if kind == "item" else Attribute(expr, text)
+    for kind, text, siblings in steps:
+        expr = Subscript(expr, Text(text), siblings) if kind == "item" else Attribute(expr, text)
     return expr
 
 

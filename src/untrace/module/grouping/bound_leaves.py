@@ -14,7 +14,7 @@ from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Step
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While, functions_called
 from untrace.ir.structured import Map, derivative_in
-from untrace.module.access_paths import Bare, layout_of, reach, rows
+from untrace.module.access_paths import Bare, argument_order, layout_of, reach, rows, tuple_around
 from untrace.module.grouping import tree_carries
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import WIDTH, Leaf, Name, Symbol
@@ -77,6 +77,7 @@ def _count_uses(
             layout = layout_of(module, equation.callee.body, operands)
             if layout.trees(operands) is not None:
                 inside = {place: 0 for places, _ in layout.packs for place in places}
+                inside.update(_spread(argument_order(equation.callee.body, layout), operands))
             elif equation.callee.body in module.handed:  # the other trees, and what stays as it is
                 inside = {place: 0 for places, _ in layout.packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees
@@ -98,6 +99,15 @@ def _count_uses(
     for atom in results:
         if type(atom) is Value and atom in known:
             uses[atom] = uses.get(atom, 0) + 1
+
+
+def _spread(order: Sequence[int], operands: Sequence[Leaf | None]) -> dict[int, int]:
+    """The operands that are passed as the parts of a tuple that is spread."""
+    found: dict[int, int] = {}
+    for at in range(len(order)):
+        spread = tuple_around([operands[i] if i >= 0 else None for i in order[at:]])
+        found.update((i, 0) for i in order[at : at + (spread[0] if spread is not None else 0)])
+    return found
 
 
 def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
