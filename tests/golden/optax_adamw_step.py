@@ -18,7 +18,7 @@ def loss(params, x, y):
 
 def update_fn(state, x, x_2):
     """Args: state: (count=i32[], mu={...}, nu={...}); x: f32[]; x_2: f32[m].
-    Returns: ({"b": f32[], "w": f32[m]}, {"b": f32[], "w": f32[m]}, i32[], f32[], f32[m]).
+    Returns: (like state, f32[], f32[m]).
     """
     mu = 0.1 * x + 0.9 * state.mu["b"]
     mu_2 = 0.1 * x_2 + 0.9 * state.mu["w"]
@@ -30,9 +30,11 @@ def update_fn(state, x, x_2):
     updates = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
     updates_2 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
     return (
-        {"b": mu, "w": mu_2},
-        {"b": nu.astype(jnp.float32), "w": nu_2},
-        count_inc,
+        ScaleByAdamState(
+            count=count_inc,
+            mu={"b": mu, "w": mu_2},
+            nu={"b": nu.astype(jnp.float32), "w": nu_2},
+        ),
         updates,
         updates_2,
     )
@@ -41,15 +43,11 @@ def update_fn(state, x, x_2):
 def update(gradient, state, params):
     """Args: gradient: a dict of arrays; state: (count=i32[], mu={...}, nu={...});
     params: {"b": f32[], "w": f32[m]}.
-    Returns: (like params, like params, i32[], f32[], f32[m]).
+    Returns: (like state, f32[], f32[m]).
     """
-    mu, nu, count_inc, updates, updates_2 = update_fn(
-        state, gradient["b"], gradient["w"]
-    )
+    new_update_fn, updates, updates_2 = update_fn(state, gradient["b"], gradient["w"])
     return (
-        mu,
-        nu,
-        count_inc,
+        new_update_fn,
         -0.001 * (updates + 0.0001 * params["b"]),
         -0.001 * (updates_2 + 0.0001 * params["w"]),
     )
@@ -69,14 +67,10 @@ def train_step(params, state, x, y):
         params, state, x, y,
     )
     value, gradient = jax.value_and_grad(loss)(params, x, y)
-    new_mu, new_nu, count_inc, updates, updates_2 = update(gradient, state[0], params)
+    new_s, updates, updates_2 = update(gradient, state[0], params)
     return (
         {"b": params["b"] + updates, "w": params["w"] + updates_2},
-        (
-            ScaleByAdamState(count=count_inc, mu=new_mu, nu=new_nu),
-            EmptyState(),
-            EmptyState(),
-        ),
+        (new_s, EmptyState(), EmptyState()),
         value,
     )
 

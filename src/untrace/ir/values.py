@@ -15,16 +15,17 @@ class Value:
     """A variable: bound once, by a Function's parameter or an Equation's output. `aval` is JAX's abstract value.
 
     `hint` is a name for it; `named` says that the author bound it to that name, in a statement of its own, and
-    `named_inside` that a library did.
+    `named_inside` that a library did. `whole` is the author's name for the tree of which it is a leaf, where a call gave it.
     """
 
-    __slots__ = ("aval", "hint", "named", "named_inside")
+    __slots__ = ("aval", "hint", "named", "named_inside", "whole")
 
     def __init__(self, aval: Aval, hint: str | None = None):
         self.aval = aval
         self.hint = hint
         self.named = False
         self.named_inside = False
+        self.whole: str | None = None
 
 
 @final

@@ -182,7 +182,10 @@ class Target(NamedTuple):
 
 @dataclass(slots=True)
 class Climb:
-    """What becomes of an expression's value in its function: names, and its place in what is returned, if it is."""
+    """What becomes of an expression's value in its function: names, and its place in what is returned, if it is.
+
+    A step of a path is an index or a key; ".1" is the second argument of a class that is called, "?" some key, "*" any element.
+    """
 
     targets: list[Target]
     returned: bool
@@ -435,8 +438,8 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
         # A name that is returned at the end: what the caller calls it comes after the name itself.
         for target in more:
             place = syntax.returned(frame.code, target.name, node) if target.kind == "assign" else None
-            if place is not None and not target.path:
-                return Climb([*found, *more], True, place)
+            if place is not None:
+                return Climb([*found, *more], True, (*place, *target.path))
         return Climb([*found, *more], False, ())
 
     if isinstance(node, ast.AugAssign):
@@ -478,10 +481,18 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
             case ast.Subscript() if field == "value" and path and _constant(parent.slice) == path[0]:
                 path = path[1:]
             case ast.keyword() if parent.arg:
-                return done(Target(parent.arg, path, "keyword"))
+                found.append(Target(parent.arg, path, "keyword"))
+                around = syntax.parent(frame.code, parent)[0]
+                if not isinstance(around, ast.Call) or not syntax.makes_tree(around):
+                    return done()
+                path = (f".{len(around.args) + around.keywords.index(parent)}", *path)
+                parent = around
             case ast.Call() if field == "args":
                 name = syntax.parameter(frame.code, parent, index)
-                if isinstance(parent.func, ast.Name) and parent.func.id in ("tuple", "list") and index == 0:
+                if syntax.makes_tree(parent):
+                    found.extend([Target(name, path, "argument")] if name else [])
+                    path = (f".{index}", *path)
+                elif isinstance(parent.func, ast.Name) and parent.func.id in ("tuple", "list") and index == 0:
                     pass
                 else:
                     return done(*([Target(name, path, "argument")] if name else []))

@@ -487,6 +487,9 @@ def _names_in(value: ast.AST, path: tuple[int | str, ...]) -> list[tuple[str, tu
         case ast.Dict():
             keys: list[Any] = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
             return [found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k))]
+        case ast.Call() if makes_tree(value):
+            parts = [*value.args, *[k.value for k in value.keywords]]
+            return [found for i, e in enumerate(parts) for found in _names_in(e, (*path, f".{i}"))]
     return []
 
 
@@ -494,6 +497,12 @@ _KINDS: dict[str, type] = {
     "<lambda>": ast.Lambda, "<listcomp>": ast.ListComp, "<setcomp>": ast.SetComp, "<dictcomp>": ast.DictComp,
     "<genexpr>": ast.GeneratorExp,
 }  # fmt: skip
+
+
+def makes_tree(call: ast.Call) -> bool:
+    """Whether it is a class that is called, by its name: `Gaussian(mean, cov)`."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name[:1].isupper() and not name.isupper() and not any(isinstance(a, ast.Starred) for a in call.args)
 
 
 def _arguments(node: Any) -> tuple[str, ...]:

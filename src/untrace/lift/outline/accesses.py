@@ -61,6 +61,9 @@ class _Expression:
     beside: list[Access] = field(default_factory=list)
     """What stands inside of operands that nothing is computed for."""
 
+    called: bool = False
+    """Whether it is a call of a function that has a say itself."""
+
 
 class _Reader:
     """known: what is asked for, by what it is called in these equations."""
@@ -89,9 +92,9 @@ class _Reader:
                     inside.update(self._in_bodies(frame, equation))
                 calls = any(type(e.callee) in (Scan, While, Cond) or is_call(e) for e in equations)
                 inside = inside if inside or calls else None
-            if inside is None:
-                expression = self._expression(frame, equations, evaluated)
-                expressions += [expression] if expression.reads else []
+            expression = self._expression(frame, equations, evaluated)
+            expression.called = inside is not None
+            expressions += [expression] if expression.reads else []
             for value, access in (inside or {}).items():
                 found.setdefault(value, access)
         for told in (_told, _told_roughly):
@@ -205,6 +208,8 @@ class _Reader:
 def _told(expression: _Expression, found: Mapping[Atom, Access]) -> Iterator[tuple[Atom, Access]]:
     if expression.paired:
         yield from [(a, o) for a, o in zip(expression.reads, expression.operands, strict=True) if o is not None]
+        return
+    if expression.called:
         return
     taken = set(found.values())
     reads = [a for a in expression.reads if a not in found]

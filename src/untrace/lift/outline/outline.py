@@ -44,7 +44,7 @@ from untrace.lift.outline.activations import Call
 from untrace.lift.outline.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
-from untrace.lift.outline.parameter_names import FunctionNames
+from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
 from untrace.lift.outline.regions import Piece, Region, Shape
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
@@ -458,6 +458,8 @@ class Outliner(FunctionNames):
             is_pullback = type(value.aval) is PullbackType  # which the author has no name for
             name = None if is_pullback else self._name_in_caller(piece, value)
             outer = known.get(value, value)
+            if not is_pullback and not piece.call.backward:
+                outer.whole = pieces.name_of_whole(piece.call.frame, self._returned(piece, value))
             if is_pullback or number not in shape.plain and not piece.call.backward and not outer.named:
                 outer.hint = result.hint  # what is saved is called as where it comes from
                 outputs.append(outer)
@@ -510,7 +512,7 @@ class Outliner(FunctionNames):
             found = [(self._parameter_names(p), p) for p in shape.variants]
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
             known_as = self._accesses(named)
-            names, unmatched = _with_accesses(names, unmatched, known_as)
+            names, unmatched = with_accesses(names, unmatched, known_as)
             said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
             for i in [i for i, a in enumerate(named.inputs) if type(a) is not Value]:  # an array that one call passes
@@ -557,15 +559,6 @@ class Outliner(FunctionNames):
             )
         function.facts = facts
         return function
-
-
-def _with_accesses(
-    names: Sequence[str | None], unmatched: Sequence[str], known: Sequence[Access | None]
-) -> tuple[list[str | None], list[str]]:
-    """Names of parameters, and the author's parameters that are none of these, with what the function's own code says."""
-    plain = [words.clean(a.root) if a is not None and a.is_whole else None for a in known]
-    found = [n or (p if p not in names else None) for n, p in zip(names, plain, strict=True)]
-    return found, [u for u in unmatched if u not in found]
 
 
 def _site(call: Call) -> tuple[Any, ...]:

@@ -264,6 +264,15 @@ class FunctionNames(ABC):
         return names, open_
 
 
+def with_accesses(
+    names: Sequence[str | None], unmatched: Sequence[str], known: Sequence[Access | None]
+) -> tuple[list[str | None], list[str]]:
+    """Names of parameters, and the author's parameters that are none of these, with what the function's own code says."""
+    plain = [words.clean(a.root) if a is not None and a.is_whole else None for a in known]
+    found = [n or (p if p not in names else None) for n, p in zip(names, plain, strict=True)]
+    return found, [u for u in unmatched if u not in found]
+
+
 def _value(atom: Atom) -> Hashable:
     """What tells two numbers, or two arrays, apart."""
     return pieces.number_key(atom.value) if type(atom) is Literal else atom

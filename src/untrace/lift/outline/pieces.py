@@ -220,10 +220,17 @@ def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, 
 
 def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
     """Results in the order in which the author returns them; None where that is not known of all."""
-    known: list[Any] = [w for w in ways if w is not None and all(type(s) is int for s in w)]
+    known = [w for way in ways if way is not None and (w := _order_of(way)) is not None]
     if len(set(ways)) == len(ways) == len(known):
         return [n for _, n in sorted(zip(known, numbers, strict=True))]
     return None
+
+
+def _order_of(way: Way) -> tuple[int, ...] | None:
+    """What tells which of two parts of a result comes first: indices, and places among the arguments of a class."""
+    steps = [int(s[1:]) if type(s) is str and s[:1] == "." and s[1:].isdecimal() else s for s in way]
+    found = [s for s in steps if type(s) is int]
+    return tuple(found) if len(found) == len(steps) else None
 
 
 # ---------------------------------------------------------------- the author's names
@@ -260,6 +267,14 @@ def name_in_caller(frame: Frame | None, way: Way | None) -> tuple[str, bool] | N
         return None
     strong = [t for t in climbed(frame, way).targets if t.strong and not t.path and t.name.strip("_")]
     return (words.clean(strong[0].name), strong[0].kind == "assign") if strong else None
+
+
+def name_of_whole(frame: Frame | None, way: Way | None) -> str | None:
+    """What the caller's frame calls the tree of which a part of what a call gives back is a leaf."""
+    if way is None or frame is None:
+        return None
+    found = [t.name for t in climbed(frame, way).targets if t.kind == "container" and t.name.strip("_")]
+    return words.clean(found[0]) if found else None
 
 
 # ---------------------------------------------------------------- equations

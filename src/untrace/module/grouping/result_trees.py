@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace._trees import is_plain, is_simple
+from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
-from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, walk_functions
+from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
@@ -65,8 +65,11 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
     places: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
     for body in _callers_first(sites):
         known = [(e, places.get(o, {})) for o, e in sites[body]]
+        if type(known[0][0].callee) is While:
+            places[body] = dict(_places_in_tree(body))
+            continue
         if type(known[0][0].callee) is not Local:
-            places[body] = dict(_places_in_loop(w, body, known))
+            places[body] = {**dict(_places_in_tree(body)), **dict(_places_in_loop(w, body, known))}
             continue
         found = _groups(body, known)
         if found:
@@ -81,7 +84,22 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
 def _body(equation: Equation) -> Function | None:
     """The function that is called or looped."""
     callee = equation.callee
-    return callee.body if type(callee) is Local or type(callee) is Scan else None
+    return callee.body if type(callee) is Local or type(callee) is Scan or type(callee) is While else None
+
+
+def _places_in_tree(body: Function) -> Iterator[tuple[Value, _Place]]:
+    """Where the results of a loop's body stand in the tree that it gives, if that is known."""
+    trees = body.facts.trees
+    whole = reach_nodes(trees.out.example) if trees is not None else None
+    if trees is None or not whole:
+        return
+    nodes = _nodes(trees.out.example)
+    seen: set[Value] = set()
+    for place, way in zip(trees.out.places, whole[0][2], strict=True):
+        value = body.results[place] if place >= 0 else None
+        if type(value) is Value and value not in seen:
+            seen.add(value)
+            yield value, _Place((body, "out"), way, nodes)
 
 
 def _places_in_loop(
@@ -212,7 +230,7 @@ def _part(nodes: dict[Way, tuple[object, int]], prefix: Way, ways: Sequence[Way]
     """A tree with leaves at the end of these ways: a node, or a part of a dict; None where it would be something else."""
     node, count = nodes.get(prefix, (None, 0))
     if count == len(ways):
-        return node if is_plain(node) else None
+        return node if is_simple(node) else None
     if type(node) is not dict:
         return None
     inner: dict[Step, list[Way]] = {}
@@ -225,7 +243,7 @@ def _part(nodes: dict[Way, tuple[object, int]], prefix: Way, ways: Sequence[Way]
         if part is None:
             return None
         found[key] = part
-    return found if is_plain(found) else None
+    return found if is_simple(found) else None
 
 
 def _shape(example: object) -> Any:
@@ -236,6 +254,9 @@ def _shape(example: object) -> Any:
 
 def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
     """`d_norm` for the gradients of `params["norm"]`, `new_norm` for its new values; else after the function."""
+    wholes = {output_of(equation, p).whole for p in group.places if equation.outputs[p] is not None} - {None}
+    if len(wholes) == 1 and (author := wholes.pop()) is not None:
+        return author
     gradient = all((output_of(equation, p).hint or "").startswith("d_") for p in group.places)
     node, count = place.nodes.get(prefix, (None, 0))
     word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
