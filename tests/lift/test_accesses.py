@@ -170,13 +170,14 @@ def test_what_part_of_a_parameter_an_expression_is(body, expression, expected):
 @pytest.mark.parametrize(
     ("loop", "name", "expected"),
     [
-        ("for layer in p[:-1]: pass", "layer", "p"),
-        ("for i, (w, b) in enumerate(p): pass", "b", "p"),
-        ("for w, x in zip(p, xs): pass", "x", "xs"),
+        ("for layer in p[:-1]: pass", "layer", ("p", ())),
+        ("for layer in p['layers']: pass", "layer", ("p", (("item", "layers"),))),
+        ("for i, (w, b) in enumerate(p): pass", "b", ("p", ())),
+        ("for w, x in zip(p, xs): pass", "x", ("xs", ())),
         ("for k, v in p.items(): pass", "k", None),
-        ("for k, v in p.items(): pass", "v", "p"),
-        ("y = [g * 2 for g in xs]", "g", "xs"),
-        ("for w in p: w = w + 1", "w", "p"),
+        ("for k, v in p.items(): pass", "v", ("p", ())),
+        ("y = [g * 2 for g in xs]", "g", ("xs", ())),
+        ("for w in p: w = w + 1", "w", ("p", ())),
         ("for w in unknown: pass", "w", None),
     ],
 )

@@ -42,16 +42,17 @@ class Transposed:
 class Access:
     """What the author's function has a value as: its parameter `root`, or the part of it to which the steps lead.
 
-    A step is ("item", the key) or ("attribute", the name). steps: None for some part of it.
+    A step is ("item", the key) or ("attribute", the name). exact: False for something below that part.
     """
 
     root: str
-    steps: tuple[tuple[str, Hashable], ...] | None = ()
+    steps: tuple[tuple[str, Hashable], ...] = ()
+    exact: bool = True
 
     @property
     def is_whole(self) -> bool:
         """Whether it is the parameter itself."""
-        return self.steps == ()
+        return self.exact and not self.steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,7 +309,7 @@ def _author_packs(body: Function, operands: Sequence[Leaf | None]) -> list[tuple
 
 def _is_rough(body: Function, place: int) -> bool:
     known = body.facts.accesses[place]
-    return known is not None and known.steps is None
+    return known is not None and not known.exact and not known.steps
 
 
 def _around(leaves: Sequence[Leaf | None], accesses: Sequence[Access | None]) -> Leaf | None:
@@ -319,10 +319,10 @@ def _around(leaves: Sequence[Leaf | None], accesses: Sequence[Access | None]) ->
     for leaf, known in zip(leaves, accesses, strict=True):
         if leaf is None or known is None or first is None or leaf.root.id != first.root.id:
             return None
-        if known.steps is None:
+        if not known.exact and not known.steps:
             continue
-        size = len(leaf.steps) - len(known.steps)
-        if size < 0 or not all(map(_is_step, plain_way(leaf)[size:], known.steps, leaf.steps[size:])):
+        size = _start(leaf, known)
+        if size is None:
             return None
         if found is not None and found.steps != leaf.steps[:size]:
             return None
@@ -332,6 +332,15 @@ def _around(leaves: Sequence[Leaf | None], accesses: Sequence[Access | None]) ->
         same = itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*[x.steps for x in every], strict=False))
         found = Leaf(every[0].root, tuple([steps[0] for steps in same]))
     return found if all(_is_below(leaf, found) for leaf in every) else None
+
+
+def _start(leaf: Leaf, known: Access) -> int | None:
+    """At which step of a leaf the author's tree begins, of which it is that part; None where it is none."""
+    last = len(leaf.steps) - len(known.steps)
+    plain = plain_way(leaf)
+    starts = range(last) if not known.exact else [last]
+    found = [i for i in starts if i >= 0 and all(map(_is_step, plain[i:], known.steps, leaf.steps[i:]))]
+    return found[0] if len(found) == 1 else None
 
 
 def _is_step(ours: tuple[str, Hashable], author: tuple[str, Hashable], step: Step) -> bool:

@@ -46,10 +46,10 @@ def names_in(closed: Any) -> dict[tuple[str, Way], str]:
 class Parts:
     """Which part of which parameter the expressions of a function are, by its own assignments of names.
 
-    elements: names of what loops go through, and of which parameter that is a part.
+    elements: names of what loops go through, and below which part of which parameter that is.
     """
 
-    def __init__(self, places: dict[str, tuple[str, Way]], elements: dict[str, str]):
+    def __init__(self, places: dict[str, tuple[str, Way]], elements: dict[str, tuple[str, Way]]):
         self.places = places
         self.elements = elements
 
@@ -57,14 +57,16 @@ class Parts:
         """(the parameter, the way from it to what the expression gives), if it is a part of one."""
         return _part(node, self.places)
 
-    def some_part(self, node: ast.AST) -> str | None:
-        """The parameter of which an expression is some part: `layers[i]`, or `layer` in a loop over `layers[:-1]`."""
+    def some_part(self, node: ast.AST) -> tuple[str, Way] | None:
+        """The parameter, and the part of it, of which an expression is a part: `layers[i]`, or `layer` in a loop over `layers[:-1]`."""
         while isinstance(node, (ast.Subscript, ast.Attribute)):
+            found = self.part(node)
+            if found is not None:
+                return found
             node = node.value
         if not isinstance(node, ast.Name):
             return None
-        whole = self.places.get(node.id)
-        return self.elements.get(node.id) if whole is None else whole[0]
+        return self.places.get(node.id) or self.elements.get(node.id)
 
 
 def parts_in(definition: ast.AST | None, closed_over: Iterable[str] = ()) -> Parts:

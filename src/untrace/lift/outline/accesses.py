@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 
 from untrace._identity import IdentityMap
@@ -25,7 +25,6 @@ from untrace.provenance.sites import Frame, Provenance
 SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})
 _STATIC = frozenset({"shape", "ndim", "size", "dtype"})
 _OF_ARRAYS = _STATIC | {"T", "mT", "at", "real", "imag"}
-Steps = tuple[tuple[str, Hashable], ...]
 _Run = tuple[Equation, tuple[Frame, ...]]  # an equation, and the frames behind it from some function inwards
 
 
@@ -42,7 +41,7 @@ def accesses(
     found = _Reader({a: a for a in inputs}, provenance, runs).function(runs) if runs else {}
     roots = set(own_parameters(runs[0][1][0])) if runs else set()
     said = {a: access for a, access in found.items() if access.root in roots}
-    taken = [access for access in said.values() if access.steps is not None]
+    taken = [access for access in said.values() if access.exact]
     return [said[a] if a in said and taken.count(said[a]) < 2 else None for a in inputs]
 
 
@@ -52,8 +51,8 @@ class _Expression:
 
     reads: list[Atom]
     operands: list[Access | None]
-    roughly: list[str | None]
-    """The parameters of which the operands are some part."""
+    roughly: list[Access | None]
+    """What the operands are some part of."""
 
     paired: bool
     """Whether the one are the other, in this order."""
@@ -125,26 +124,31 @@ class _Reader:
             node = passed.get(access.root)
             if node is None and access.root in code.co_freevars:
                 node = ast.Name(access.root)
-            whole = None if node is None else self._part(frame, node, access.steps)
+            whole = None if node is None else self._part(frame, node, access)
             if whole is not None:
                 found[value] = whole
         return found
 
-    def _part(self, frame: Frame, node: ast.expr, steps: Steps | None) -> Access | None:
+    def _part(self, frame: Frame, node: ast.expr, access: Access) -> Access | None:
         """What a part of the value of an expression is, which may put trees together."""
-        if steps is None or self._access(frame, node) is None and isinstance(node, (ast.Name, ast.Subscript)):
-            root = self._parts(frame).some_part(node)
-            return None if root is None else Access(root, None)
+        steps = access.steps
         if isinstance(node, (ast.Tuple, ast.List)) and steps:
             kind, place = steps[0]
             plain = kind == "item" and isinstance(place, int) and 0 <= place < len(node.elts)
             plain = plain and not any(isinstance(e, ast.Starred) for e in node.elts)
-            return self._part(frame, node.elts[place], steps[1:]) if plain and isinstance(place, int) else None
+            rest = replace(access, steps=steps[1:])
+            return self._part(frame, node.elts[place], rest) if plain and isinstance(place, int) else None
         if isinstance(node, ast.Dict) and steps:
             values = [v for k, v in zip(node.keys, node.values, strict=True) if _is_key(k, steps[0])]
-            return self._part(frame, values[-1], steps[1:]) if values else None
+            return self._part(frame, values[-1], replace(access, steps=steps[1:])) if values else None
         whole = self._access(frame, node)
-        return None if whole is None or whole.steps is None else Access(whole.root, (*whole.steps, *steps))
+        if whole is not None:
+            return Access(whole.root, (*whole.steps, *steps), access.exact)
+        return self._some_part(frame, node)
+
+    def _some_part(self, frame: Frame, node: ast.AST) -> Access | None:
+        found = self._parts(frame).some_part(node)
+        return None if found is None else Access(*found, exact=False)
 
     def _in_bodies(self, frame: Frame, equation: Equation) -> dict[Atom, Access]:
         """What the functions say that a loop, a choice or a mapped call runs, in the words of this one."""
@@ -169,7 +173,7 @@ class _Reader:
         made = {o for e in equations for o in e.outputs}
         nodes = _operands(frame.node)
         operands = [self._access(frame, o) for o in nodes]
-        roughly = [self._parts(frame).some_part(o) for o in nodes]
+        roughly = [self._some_part(frame, o) for o in nodes]
         steps = [e for e in equations if e.callee.name not in SAME] or equations
         ordered = isinstance(frame.node, (ast.BinOp, ast.Compare, ast.AugAssign))
         if ordered and len(steps) == 1 and len(steps[0].inputs) == len(operands):
@@ -223,14 +227,14 @@ def _told_roughly(expression: _Expression, found: Mapping[Atom, Access]) -> Iter
     reads = [a for a in expression.reads if a not in found]
     if expression.paired:
         pairs = zip(expression.reads, expression.roughly, strict=True)
-        yield from [(a, Access(root, None)) for a, root in pairs if root is not None and a in reads]
+        yield from [(a, access) for a, access in pairs if access is not None and a in reads]
         return
     taken = {access.root for access in found.values() if access.is_whole}
-    roots = [*expression.roughly, *[o.root for o in (*expression.operands, *expression.beside) if o is not None]]
-    left = {root for root in roots if root is not None} - taken
+    every = [*expression.roughly, *expression.operands, *expression.beside]
+    left = {replace(a, exact=False) for a in every if a is not None and a.root not in taken}
     if len(left) == 1:
-        root = left.pop()
-        yield from [(a, Access(root, None)) for a in reads]
+        access = left.pop()
+        yield from [(a, access) for a in reads]
 
 
 def _passed(node: ast.Call, callee: Frame) -> dict[str, ast.expr]:
