@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,14 @@ class Inputs:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         return [tuple(self._flat[i].shape) for i in self.tensors]
+
+    def count(self, groups: Sequence[Group]) -> int:
+        """How many elements they have with the groups at their sizes."""
+        sizes = {place: g.size for g in groups for place in g.places}
+        return sum(
+            math.prod([sizes.get((number, axis), n) for axis, n in enumerate(shape)])
+            for number, shape in enumerate(self.shapes)
+        )
 
     def resized(self, groups: Sequence[Group]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same values, repeated or cut to other sizes: what was a valid index stays one."""
