@@ -193,13 +193,13 @@ def _followed(
     least = followed.least()
     ones = of_one(module, inputs, [g for g, n in zip(chosen, least, strict=True) if n == 2])
     smallest = tuple([1 if g in ones else n for g, n in zip(chosen, least, strict=True)])
-    traces = [(one.jaxpr, at) for one, at in zip(every, zip(*sizes, strict=True), strict=True)]
+    traces = [(one.jaxpr, of) for one, of in zip(every, zip(*sizes, strict=True), strict=True)]
     most = largest_sizes(traces, smallest, trace)
     # At its own end a slice of a table is the whole table: another program.
     ends = [sys.maxsize if n is None else n - multiple for n, multiple in zip(most, multiples, strict=True)]
     far = [[min((n + 2 * i) * k, end) for i, (k, end) in enumerate(zip(multiples, ends, strict=True))] for n in _FAR]
     most = [b if a is None else a if b is None else min(a, b) for a, b in zip(most, followed.most(far), strict=True)]
-    plain = {g.size: Limit(*of) for g, *of in zip(chosen, least, multiples, most, strict=True)}
+    plain = {g.size: Limit(low, k, high) for g, low, k, high in zip(chosen, least, multiples, most, strict=True)}
     batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]
     limits: list[Limited] = []
     for several in (ones, batches) if batches != ones else (ones,):
