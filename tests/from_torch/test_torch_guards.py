@@ -283,6 +283,28 @@ def test_no_size_is_taken_at_which_pytorch_computes_something_else(compute, rows
     assert rows in taken
 
 
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, n: x * 2 if n > x.shape[1] else x * 3,
+        lambda x, n: x[: min(x.shape)] * 2,
+        lambda x, n: x * 2 if n * x.shape[1] > 200 else x * 3,
+        lambda x, n: F.avg_pool2d(x[None], min(x.shape[1], 3), 1),  # PyTorch raises at two rows, JAX does not
+    ],
+)
+def test_nothing_is_taken_at_which_two_sizes_decide_otherwise(compute):
+    model = OfRows(compute)
+    d = untrace.from_torch(model)(torch.randn(5, 6))
+    for shape in [(5, 6), (6, 5), (13, 7), (7, 13), (2, 24), (24, 2), (1, 1), (20, 20), (5, 60), (60, 6)]:
+        x = torch.randn(shape)
+        try:
+            found = d({}, numpy_of(x))
+        except TypeError as error:
+            assert "was written for" in str(error) and shape != (5, 6)
+            continue
+        np.testing.assert_allclose(found, numpy_of(model(x)), rtol=1e-5)
+
+
 def test_the_sizes_at_which_a_decision_is_another_one_are_said():
     source = untrace.from_torch(OfRows(DECIDED["from five on"]))(torch.arange(9.0)).source
     assert 'least={"n": 5}' in source and "most=" not in source.split("def _")[0]

@@ -25,7 +25,7 @@ from untrace.ir.nodes import SizeNumbers
 from untrace.module.interface.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
-from untrace.torch.sizes import Group, Inputs, further_sizes, groups_of, of_one
+from untrace.torch.sizes import Group, Inputs, Trial, further_sizes, groups_of, of_one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,6 +130,7 @@ def written_for_all_sizes(
 _MOST_ATTEMPTS = 3
 _PRIMES_PASSED_OVER = 5
 _MOST_ELEMENTS = 20_000_000  # of inputs that are made only to look at the module at a size
+_BETWEEN = 15
 _FAR = (2003, 499, 127)  # sizes far from most examples, at which a decision on a size shows
 # A trace of so many times as many equations is a loop over a size that was unrolled.
 _LONGER, _MORE = 2, 200
@@ -178,8 +179,9 @@ def _followed(
         return [Group(g.places, n) for g, n in zip(chosen, others, strict=True)]
 
     def at(others: Sequence[int]) -> Captured:
-        if inputs.count(resized(others)) > _MOST_ELEMENTS:
-            raise CaptureError("these inputs are too large to look at the module there.")
+        count = inputs.count(resized(others))
+        if count > _MOST_ELEMENTS or count <= inputs.count(()) and not trial.runs(resized(others)):
+            raise CaptureError("the module or the memory does not take these inputs.")
         with jax_compat.at_most_equations(most_equations):
             return example_of(module, *inputs.resized(resized(others)), hooks).captured
 
@@ -189,6 +191,7 @@ def _followed(
         except UntraceError:
             return None
 
+    trial = Trial(module, inputs)
     followed = Followed(found, sizes, multiples, every, at)
     least = followed.least()
     ones = of_one(module, inputs, [g for g, n in zip(chosen, least, strict=True) if n == 2])
@@ -199,6 +202,8 @@ def _followed(
     ends = [sys.maxsize if n is None else n - multiple for n, multiple in zip(most, multiples, strict=True)]
     far = [[min((n + 2 * i) * k, end) for i, (k, end) in enumerate(zip(multiples, ends, strict=True))] for n in _FAR]
     most = [b if a is None else a if b is None else min(a, b) for a, b in zip(most, followed.most(far), strict=True)]
+    if len(chosen) > 1:
+        followed.takes(_in_another_order([of[1] for of in sizes], least, ends, max(multiples)))
     plain = {g.size: Limit(low, k, high) for g, low, k, high in zip(chosen, least, multiples, most, strict=True)}
     batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]
     limits: list[Limited] = []
@@ -209,6 +214,13 @@ def _followed(
                 wider = {g.size: dataclasses.replace(plain[g.size], least=1) for g in several}
                 limits.append(Limited({**plain, **wider}, (one,)))
     return followed.told_apart().following(), [*limits, Limited(plain)]
+
+
+def _in_another_order(old: Sequence[int], least: Sequence[int], ends: Sequence[int], multiple: int) -> list[int]:
+    """Sizes of which the largest stands where the example's is the smallest: a module may ask which is larger."""
+    first = max(_BETWEEN, -(-max(least) // multiple))
+    ranks = {number: rank for rank, number in enumerate(sorted(range(len(old)), key=lambda n: (-old[n], -n)))}
+    return [min((first + 2 * ranks[number]) * multiple, end) for number, end in enumerate(ends)]
 
 
 def _elsewhere(
