@@ -41,6 +41,10 @@ F = np.array([np.nan, 3e9, np.inf, -np.inf, -1.5, 2.5, -0.0, 0.5], "f4")
 A = np.arange(12, dtype="f4").reshape(3, 4) + 1
 PLACES = np.array([7, -1, -9, 1], "i4")
 SEVENS, ZEROS = np.array([7, -7, -(2**31), 9], "i4"), np.array([0, 2, 5, -4], "i4")
+HUGE, SMALL = (
+    np.tile(np.array([3e38, -1e38, 7.5, np.inf], "f4"), 16),
+    np.tile(np.array([1e-5, -0.1, 2.0, 3.0], "f4"), 16),
+)
 LEAST, MINUS_ONE = np.array([-(2**31), 6], "i4"), np.array([-1, -1], "i4")
 WORDS = np.array([2**32 - 1, 2**31, 5], "u4")
 HALF = np.array([1.5, 1, -2, 0.5], ml_dtypes.bfloat16)
@@ -111,6 +115,16 @@ DIFFERENCES = [
         lambda torch, x, y: torch.fmod(x, y),
         (SEVENS, ZEROS),
         "_remainder",
+    ),
+    Difference(
+        "float remainders of which the quotient is infinite",
+        "exact",
+        "NaN, where it computes several elements at once",
+        "`_fmod`, in two steps",
+        lax.rem,
+        lambda torch, x, y: torch.fmod(x, y),
+        (HUGE, SMALL),
+        "_fmod",
     ),
     Difference(
         "logical shifts",
@@ -434,6 +448,10 @@ NOT_KEPT = (
         "NaN in JAX, 0 where PyTorch differentiates the text",
     ),
     ("signs of eigenvectors and singular vectors", "each library's LAPACK chooses them"),
+    (
+        "complex numbers with an infinity in a part, quotients by 0 and those of which a part overflows",
+        "PyTorch and XLA differ in which parts are NaN then, which the proof takes for rounding",
+    ),
     ("subnormal numbers", "XLA on a CPU makes zeros of them, PyTorch has them"),
     ("`max(-0., 0.)`", "0. in JAX; in PyTorch it depends on the order of the two"),
     (

@@ -239,6 +239,78 @@ def test_no_more_is_written_than_a_buffer_has_places():
         d(params, buffers, jnp.ones((2, 14, 6)))
 
 
+class OfRows(nn.Module):
+    """What `compute` makes of an array."""
+
+    def __init__(self, compute):
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, x):
+        return self.compute(x, x.shape[0])
+
+
+DECIDED = {
+    "all but five": lambda x, n: x[: n - 5],
+    "three of three": lambda x, n: x[: (n - 3) // 3 * 3],
+    "a third": lambda x, n: x[n // 3],
+    "a power of two": lambda x, n: x[: 1 << (n.bit_length() - 1)],
+    "at most five": lambda x, n: x[: min(n, 5)],
+    "at least eight": lambda x, n: x.sum() / max(n, 8),
+    "from five on": lambda x, n: x * 2 if n > 4 else x * 3,
+    "up to thirty": lambda x, n: x * 2 if n <= 30 else x * 3,
+    "a fraction": lambda x, n: x * (0.5 if n > 4 else 0.7),
+    "odd": lambda x, n: x * 2 if n % 2 else x * 3,
+    "a window": lambda x, n: x.unfold(0, min(n, 4), 1).sum(1),
+}
+
+
+@pytest.mark.parametrize("rows", [9, 18])
+@pytest.mark.parametrize("compute", DECIDED.values(), ids=DECIDED)
+def test_no_size_is_taken_at_which_pytorch_computes_something_else(compute, rows):
+    model = OfRows(compute)
+    d = untrace.from_torch(model)(torch.arange(rows) + 1.0)
+    taken = []
+    for n in (*range(1, 13), 17, 18, 29, 30, 31, 40):
+        x = torch.arange(n) + 1.0
+        try:
+            found = d({}, numpy_of(x))
+        except TypeError as error:
+            assert "was written for" in str(error)
+            continue
+        taken.append(n)
+        np.testing.assert_allclose(found, numpy_of(model(x)), rtol=1e-6)
+    assert rows in taken
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, n: x * 2 if n > x.shape[1] else x * 3,
+        lambda x, n: x[: min(x.shape)] * 2,
+        lambda x, n: x * 2 if n * x.shape[1] > 200 else x * 3,
+        lambda x, n: F.avg_pool2d(x[None], min(x.shape[1], 3), 1),  # PyTorch raises at two rows, JAX does not
+    ],
+)
+def test_nothing_is_taken_at_which_two_sizes_decide_otherwise(compute):
+    model = OfRows(compute)
+    d = untrace.from_torch(model)(torch.randn(5, 6))
+    for shape in [(5, 6), (6, 5), (13, 7), (7, 13), (2, 24), (24, 2), (1, 1), (20, 20), (5, 60), (60, 6)]:
+        x = torch.randn(shape)
+        try:
+            found = d({}, numpy_of(x))
+        except TypeError as error:
+            assert "was written for" in str(error) and shape != (5, 6)
+            continue
+        np.testing.assert_allclose(found, numpy_of(model(x)), rtol=1e-5)
+
+
+def test_the_sizes_at_which_a_decision_is_another_one_are_said():
+    source = untrace.from_torch(OfRows(DECIDED["from five on"]))(torch.arange(9.0)).source
+    assert 'least={"n": 5}' in source and "most=" not in source.split("def _")[0]
+    assert 'most={"n": ' in untrace.from_torch(OfRows(DECIDED["up to thirty"]))(torch.arange(9.0)).source
+
+
 def test_random_numbers_and_state(model):
     training = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)).train()
     d = untrace.from_torch(training)(torch.randn(4, 3))

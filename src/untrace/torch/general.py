@@ -6,23 +6,26 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from untrace._errors import UntraceError
+from untrace import jax_compat
+from untrace._errors import CaptureError, UntraceError
 from untrace._options import Options
 from untrace.capture.function import Captured, Limit, trace
 from untrace.capture.hooks import CaptureHooks
 from untrace.capture.sizes.correspondence import Different, correspondence
+from untrace.capture.sizes.followed import Followed, followed_numbers
 from untrace.capture.sizes.tables import largest_sizes
 from untrace.driver.attempts import Result, head_of_module, prove_again, write_and_prove
 from untrace.ir.nodes import SizeNumbers
 from untrace.module.interface.entry import entry_of
 from untrace.torch import capture as captures
 from untrace.torch.capture import Capture
-from untrace.torch.sizes import Group, Inputs, further_sizes, groups_of, of_one
+from untrace.torch.sizes import Group, Inputs, Trial, further_sizes, groups_of, of_one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,17 +104,16 @@ def written_for_all_sizes(
         for chosen in _choices(groups):
             try:
                 model = example_of(module, *inputs.resized(chosen), hooks)
-                sizes = _sizes(model, example, others)
+                checks = [*others, *_elsewhere(module, inputs, chosen, hooks)]
+                sizes, limits = _followed(module, inputs, chosen, [model, example, *checks], hooks)
             except (UntraceError, Different):
                 continue
             if sizes is None:  # one number for two sizes: other primes, or at last fewer that follow
                 if start < _PRIMES_PASSED_OVER - 1:
                     break
                 continue
-            checks = [*others, *_elsewhere(module, inputs, chosen, hooks)]
-            limits = [Limited({})]
-            if options.guard:
-                limits = _limits(module, (inputs, *more), chosen, [model, example, *checks], hooks)
+            if not options.guard:
+                limits = [Limited({})]
             result = _attempt(model, sizes, example, checks, limits, options, timings)
             if result is not None:
                 names = inputs.named(module)
@@ -128,6 +130,11 @@ def written_for_all_sizes(
 _MOST_ATTEMPTS = 3
 _PRIMES_PASSED_OVER = 5
 _MOST_ELEMENTS = 20_000_000  # of inputs that are made only to look at the module at a size
+_BETWEEN = 15
+_FAR = (2003, 499, 127)  # sizes far from most examples, at which a decision on a size shows
+# A trace of so many times as many equations is a loop over a size that was unrolled.
+_LONGER, _MORE = 2, 200
+_TRACES = 2  # of a module: one to learn what it reads
 
 
 def _choices(groups: Sequence[Group]) -> Iterator[list[Group]]:
@@ -147,62 +154,73 @@ class Limited:
     at: tuple[Example, ...] = ()
 
 
-def _limits(
+def _followed(
     module: Any,
-    given: Sequence[Inputs],
-    chosen: Sequence[Group],
-    traced: Sequence[Example],
-    hooks: Callable[[Capture], CaptureHooks],
-) -> list[Limited]:
-    """Limits that a text may have which holds for the given inputs, the widest first: what PyTorch takes at one row (which
-    is broadcast), a batch alone, none of them. traced: the module at several sizes, first at those of `chosen`."""
-    inputs = given[0]
-    plain: dict[int, Limit] = {}
-    smallest: dict[int, int] = {}
-    for group in chosen:
-        number, axis = group.places[0]
-        sizes = [i.shapes[number][axis] for i in given]
-        smallest[group.size] = min(sizes)
-        plain[group.size] = Limit(min(*sizes, 2), math.gcd(group.multiple, *sizes))
-    ones = [g for g in of_one(module, inputs, chosen) if plain[g.size].least > 1]
-    least = tuple([1 if g in ones else smallest[g.size] for g in chosen])
-    for group, most in zip(chosen, _largest(inputs, chosen, traced, least, hooks), strict=True):
-        plain[group.size] = dataclasses.replace(plain[group.size], most=most)
-    batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]
-    found: list[Limited] = []
-    for several in (ones, batches) if batches != ones else (ones,):
-        if several:
-            with contextlib.suppress(UntraceError):
-                at = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), hooks)
-                found.append(Limited({**plain, **{g.size: Limit(1, most=plain[g.size].most) for g in several}}, (at,)))
-    return [*found, Limited(plain)]
-
-
-def _largest(
     inputs: Inputs,
     chosen: Sequence[Group],
     traced: Sequence[Example],
-    least: tuple[int, ...],
     hooks: Callable[[Capture], CaptureHooks],
-) -> list[int | None]:
-    """The largest size of each group for which the module's tables are long enough, None where that does not matter."""
+) -> tuple[dict[int, tuple[int, ...]] | None, list[Limited]]:
+    """{integer of the first trace that follows the inputs: what it is in the others}, None where one stands for several.
+    Then limits that a text may have, the widest first: what PyTorch takes at one row (which is broadcast), a batch alone,
+    none of them. traced: the module at several sizes, first at those of `chosen`. Raises Different."""
+    every = [one.captured for one in traced]
+    found = followed_numbers(every)
+    if found.fractions:
+        raise Different
+    if found.following() is None:
+        return None, []
+    shapes = [Inputs(one.args, one.kwargs).shapes for one in traced]
+    sizes = [[of[number][axis] for of in shapes] for number, axis in (g.places[0] for g in chosen)]
+    multiples = [math.gcd(g.multiple, *of) for g, of in zip(chosen, sizes, strict=True)]
+    most_equations = _TRACES * (_LONGER * jax_compat.count_of_equations(every[0].jaxpr) + _MORE)
 
-    def sizes(one: Example) -> tuple[int, ...]:
-        shapes = Inputs(one.args, one.kwargs).shapes
-        return tuple([shapes[number][axis] for number, axis in (g.places[0] for g in chosen)])
+    def resized(others: Sequence[int]) -> list[Group]:
+        return [Group(g.places, n) for g, n in zip(chosen, others, strict=True)]
 
-    def trace(others: tuple[int, ...]) -> Any | None:
-        resized = [Group(g.places, size) for g, size in zip(chosen, others, strict=True)]
-        new = {place: g.size for g in resized for place in g.places}
-        shapes = [[new.get((n, axis), size) for axis, size in enumerate(s)] for n, s in enumerate(inputs.shapes)]
-        if sum(map(math.prod, shapes)) > _MOST_ELEMENTS:
-            return None
+    def at(others: Sequence[int]) -> Captured:
+        count = inputs.count(resized(others))
+        if count > _MOST_ELEMENTS or count <= inputs.count(()) and not trial.runs(resized(others)):
+            raise CaptureError("the module or the memory does not take these inputs.")
+        with jax_compat.at_most_equations(most_equations):
+            return example_of(module, *inputs.resized(resized(others)), hooks).captured
+
+    def trace(others: Sequence[int]) -> Any | None:
         try:
-            return example_of(traced[0].found.module, *inputs.resized(resized), hooks).captured.jaxpr
+            return at(others).jaxpr
         except UntraceError:
             return None
 
-    return largest_sizes([(one.captured.jaxpr, sizes(one)) for one in traced], least, trace)
+    trial = Trial(module, inputs)
+    followed = Followed(found, sizes, multiples, every, at)
+    least = followed.least()
+    ones = of_one(module, inputs, [g for g, n in zip(chosen, least, strict=True) if n == 2])
+    smallest = tuple([1 if g in ones else n for g, n in zip(chosen, least, strict=True)])
+    traces = [(one.jaxpr, of) for one, of in zip(every, zip(*sizes, strict=True), strict=True)]
+    most = largest_sizes(traces, smallest, trace)
+    # At its own end a slice of a table is the whole table: another program.
+    ends = [sys.maxsize if n is None else n - multiple for n, multiple in zip(most, multiples, strict=True)]
+    far = [[min((n + 2 * i) * k, end) for i, (k, end) in enumerate(zip(multiples, ends, strict=True))] for n in _FAR]
+    most = [b if a is None else a if b is None else min(a, b) for a, b in zip(most, followed.most(far), strict=True)]
+    if len(chosen) > 1:
+        followed.takes(_in_another_order([of[1] for of in sizes], least, ends, max(multiples)))
+    plain = {g.size: Limit(low, k, high) for g, low, k, high in zip(chosen, least, multiples, most, strict=True)}
+    batches = [g for g in ones if all(axis == 0 for _, axis in g.places)]
+    limits: list[Limited] = []
+    for several in (ones, batches) if batches != ones else (ones,):
+        if several:
+            with contextlib.suppress(UntraceError):
+                one = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), hooks)
+                wider = {g.size: dataclasses.replace(plain[g.size], least=1) for g in several}
+                limits.append(Limited({**plain, **wider}, (one,)))
+    return followed.told_apart().following(), [*limits, Limited(plain)]
+
+
+def _in_another_order(old: Sequence[int], least: Sequence[int], ends: Sequence[int], multiple: int) -> list[int]:
+    """Sizes of which the largest stands where the example's is the smallest: a module may ask which is larger."""
+    first = max(_BETWEEN, -(-max(least) // multiple))
+    ranks = {number: rank for rank, number in enumerate(sorted(range(len(old)), key=lambda n: (-old[n], -n)))}
+    return [min((first + 2 * ranks[number]) * multiple, end) for number, end in enumerate(ends)]
 
 
 def _elsewhere(
@@ -215,15 +233,6 @@ def _elsewhere(
         return [example_of(module, *inputs.resized(further), hooks)] if further else []
     except UntraceError:
         return []
-
-
-def _sizes(model: Example, example: Example, others: Sequence[Example]) -> dict[int, tuple[int, ...]] | None:
-    """{integer of the model's trace that follows the inputs: what it is in each of the examples}; None where one stands
-    for several. Raises Different."""
-    found = correspondence(model.captured.jaxpr, *[e.captured.jaxpr for e in (example, *others)])
-    if found.fractions:
-        raise Different
-    return found.following()
 
 
 def _attempt(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,14 @@ class Inputs:
     def shapes(self) -> list[tuple[int, ...]]:
         return [tuple(self._flat[i].shape) for i in self.tensors]
 
+    def count(self, groups: Sequence[Group]) -> int:
+        """How many elements they have with the groups at their sizes."""
+        sizes = {place: g.size for g in groups for place in g.places}
+        return sum(
+            math.prod([sizes.get((number, axis), n) for axis, n in enumerate(shape)])
+            for number, shape in enumerate(self.shapes)
+        )
+
     def resized(self, groups: Sequence[Group]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same values, repeated or cut to other sizes: what was a valid index stays one."""
         import torch
@@ -136,7 +145,7 @@ def groups_of(
 
     start: how often other primes were tried already.
     """
-    trial = _Trial(module, inputs, large=bool(start % 2))
+    trial = Trial(module, inputs, large=bool(start % 2))
     places = [(n, a) for n, shape in enumerate(inputs.shapes) for a, size in enumerate(shape) if size]
     found: list[Group] = []
     primes = [p for p in _PRIMES if not any(p * m in taken for m in _MULTIPLES)]
@@ -161,7 +170,7 @@ def groups_of(
 
 def further_sizes(module: Any, inputs: Inputs, groups: Sequence[Group]) -> list[Group]:
     """The same groups at sizes that differ from each other and from before, those that PyTorch takes; else none."""
-    trial = _Trial(module, inputs)
+    trial = Trial(module, inputs)
     used = {g.size for g in groups}
     for primes in (_PRIMES[1:], _PRIMES[:0:-1], (3, 5, 2)):
         left = [p for p in primes if p not in used]
@@ -179,7 +188,7 @@ def further_sizes(module: Any, inputs: Inputs, groups: Sequence[Group]) -> list[
 
 def of_one(module: Any, inputs: Inputs, groups: Sequence[Group]) -> list[Group]:
     """Those of the groups that PyTorch takes at a size of one, together: what is of one row is broadcast."""
-    trial = _Trial(module, inputs)
+    trial = Trial(module, inputs)
     found: list[Group] = []
     for group in groups:
         if group.multiple == 1 and trial.runs([Group(g.places, 1) for g in (*found, group)]):
@@ -220,7 +229,7 @@ def tells_apart(old: int, new: int) -> bool:
 _STRIDES = (2, 3, 4, 8, 16)
 
 
-class _Trial:
+class Trial:
     """PyTorch's own word on inputs of other sizes."""
 
     def __init__(self, module: Any, inputs: Inputs, large: bool = False):

@@ -3,32 +3,17 @@ size tell may be so by chance, or only from some size on."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from untrace._errors import UntraceError
 from untrace.capture.function import Captured
-from untrace.capture.sizes.arithmetic import telling_sizes, ways
+from untrace.capture.sizes.arithmetic import Way, telling_sizes, ways
 from untrace.capture.sizes.correspondence import Correspondence, Different, correspondence
-from untrace.capture.sizes.dimensions import Place
 
 _MOST_FURTHER = 2  # traces that tell ways to compute a number apart
 _MOST_SMALLER = 5  # traces in search of the smallest size
 _MOST_ALONE = 4  # groups for which it is searched by itself
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Dimensions of the inputs that are of one size: `old` in the example, `size` where it stands for nothing else.
-
-    `least`: the smallest size of all examples. `multiple`: what both are multiples of, where that is part of the program (an image that is halved).
-    """
-
-    places: tuple[Place, ...]
-    least: int
-    old: int
-    size: int
-    multiple: int = 1
 
 
 def followed_numbers(every: Sequence[Captured]) -> Correspondence:
@@ -42,53 +27,59 @@ def followed_numbers(every: Sequence[Captured]) -> Correspondence:
         return correspondence(*called)
 
 
+class Chance(Different):
+    """A division gave a number at the sizes before and does not at one more: those before do not tell what it is."""
+
+
 class Followed:
     """The numbers of a program, and what they follow in traces at several sizes.
 
-    found: how they correspond in `every` trace, of which the first is at the sizes of `groups` and the second is the
-    example's. trace: the program at other sizes of them.
+    found: how they correspond in `every` trace. sizes: of each group of dimensions the sizes in all of them, first those that
+    stand for nothing else, then the example's. multiples: what each group's sizes are multiples of. trace: the program at
+    other sizes of the groups.
     """
 
     def __init__(
         self,
         found: Correspondence,
-        groups: Sequence[Group],
+        sizes: Sequence[Sequence[int]],
+        multiples: Sequence[int],
         every: Sequence[Captured],
-        trace: Callable[[Sequence[Group]], Captured],
+        trace: Callable[[Sequence[int]], Captured],
     ) -> None:
-        self._found, self._groups, self._every, self._trace = found, groups, list(every), trace
+        self._found, self._every, self._trace, self._multiples = found, list(every), trace, multiples
+        self._sizes = [list(of) for of in sizes]
 
-    def _sizes(self) -> list[list[int]]:
-        """Of each group the sizes in all traces."""
-        places = [g.places[0] for g in self._groups]
-        return [[one.jaxpr.in_avals[leaf].shape[axis] for one in self._every] for leaf, axis in places]
-
-    def _takes(self, sizes: Sequence[int]) -> bool:
+    def takes(self, sizes: Sequence[int]) -> bool:
         """Whether the program takes these sizes. Then its numbers there count from here on. Raises Different where it is
         another program there, or numbers do not follow the sizes as before."""
         before = self._found.following()
         try:
-            more = self._trace([replace(g, size=n) for g, n in zip(self._groups, sizes, strict=True)])
+            more = self._trace(sizes)
         except UntraceError:
             return False
         found = followed_numbers([*self._every, more])
         after = found.following()
         if before is None or after is None or after.keys() != before.keys():
             raise Different
-        known = self._sizes()
+        if found.fractions.keys() != self._found.fractions.keys():
+            raise Different
+        bases = [_bases(at) for at in zip(*[[*of, n] for of, n in zip(self._sizes, sizes, strict=True)], strict=True)]
         for number, seen in after.items():
-            if any(_is_way((number, *seen[:-1]), of) for of in known) and not any(
-                _is_way((number, *seen), [*of, n]) for of, n in zip(known, sizes, strict=True)
-            ):
-                raise Different
+            known = [(of, way) for of in zip(*bases, strict=True) if (way := _way((number, *seen[:-1]), of[:-1]))]
+            plain = [(of, way) for of, way in known if way.divisor == 1]
+            if known and not any(_way((number, *seen), of) for of, _ in plain or known):
+                raise Different if plain else Chance
         self._found = found
         self._every.append(more)
+        for of, n in zip(self._sizes, sizes, strict=True):
+            of.append(n)
         return True
 
     def _is_the_same(self, sizes: Sequence[int]) -> bool:
         """Whether the program takes these sizes, and is the same one there."""
         try:
-            return self._takes(sizes)
+            return self.takes(sizes)
         except Different:
             return False
 
@@ -96,13 +87,14 @@ class Followed:
         """Of each group the smallest size from which on the program is the same one, as far as was tried: 2, for an array
         of one row is broadcast, where the example has more; else what halving finds, of all groups at once and then of
         those that alone may be the smallest. Raises Different where it is another one at larger sizes than the example's."""
-        lows = [min(g.least, max(g.multiple, 2)) for g in self._groups]
-        spans = [g.least - low for g, low in zip(self._groups, lows, strict=True)]
+        smallest = [min(of[1:]) for of in self._sizes]
+        lows = [min(n, max(multiple, 2)) for n, multiple in zip(smallest, self._multiples, strict=True)]
+        spans = [n - low for n, low in zip(smallest, lows, strict=True)]
         if not any(spans) or self._is_the_same(lows):
             return tuple(lows)
         found = self._halved(lows, spans)
-        if found == [g.least for g in self._groups]:
-            self._takes([g.old + g.multiple for g in self._groups])  # its numbers may follow nothing, but by chance
+        if found == smallest:  # its numbers may follow nothing, but by chance
+            self.takes([of[1] + multiple for of, multiple in zip(self._sizes, self._multiples, strict=True)])
         for number, low in enumerate(lows[:_MOST_ALONE]):
             alone = [*found[:number], low, *found[number + 1 :]]
             if len(lows) > 1 and found[number] > low and self._is_the_same(alone):
@@ -114,8 +106,8 @@ class Followed:
         bad, good = 0, max(spans)  # by how much the sizes are larger than the lowest
 
         def at(more: int) -> list[int]:
-            several = zip(lows, spans, self._groups, strict=True)
-            return [low + min(more, span) // g.multiple * g.multiple for low, span, g in several]
+            several = zip(lows, spans, self._multiples, strict=True)
+            return [low + min(more, span) // multiple * multiple for low, span, multiple in several]
 
         for _ in range(_MOST_SMALLER):
             if good - bad < 2:
@@ -129,16 +121,40 @@ class Followed:
                 bad = middle
         return at(good)
 
+    def most(self, far: Sequence[Sequence[int]]) -> tuple[int | None, ...]:
+        """Of each group the largest size up to which the program is the same one, None where no size was found at which it
+        is another. far: sizes to try, the largest first. Raises Different where these say that nothing is known."""
+        is_another = False
+        for sizes in far:
+            try:
+                if self.takes(sizes):
+                    break
+            except Chance:
+                raise
+            except Different:
+                is_another = True
+        found: list[int | None] = [max(of) if is_another else None for of in self._sizes]
+        for number in range(len(found)) if is_another and len(found) <= _MOST_ALONE else ():
+            alone = [far[0][number] if n == number else of[1] for n, of in enumerate(self._sizes)]
+            if len(found) > 1 and self._is_the_same(alone):
+                found[number] = None
+        return tuple(found)
+
     def told_apart(self) -> Correspondence:
         """How the numbers correspond in as many traces as it takes to tell what they are: 18 of 19 rows and 2002 of 2003
         are all but the last, or an even number of them. Raises Different where they follow the sizes in no way."""
         for _ in range(_MOST_FURTHER):
-            multiples = [g.multiple for g in self._groups]
-            wanted = telling_sizes(self._found.following() or {}, self._sizes(), multiples)
-            if wanted is None or not self._takes(wanted):
+            wanted = telling_sizes(self._found.following() or {}, self._sizes, self._multiples)
+            if wanted is None or not self.takes(wanted):
                 break
         return self._found
 
 
-def _is_way(wanted: Sequence[int], sizes: Sequence[int]) -> bool:
-    return next(ways(wanted, sizes), None) is not None
+def _bases(sizes: Sequence[int]) -> list[int]:
+    """What a number may be computed of: a size, and the sum and the product of two."""
+    pairs = list(itertools.combinations_with_replacement(sizes, 2))
+    return [*sizes, *[a + b for a, b in pairs], *[a * b for a, b in pairs]]
+
+
+def _way(wanted: Sequence[int], sizes: Sequence[int]) -> Way | None:
+    return next(ways(wanted, sizes), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from untrace._identity import IdentityMap
 from untrace.capture.function import Beside, Captured, Limit
 from untrace.capture.sizes.correspondence import Correspondence, Different, correspondence
 from untrace.capture.sizes.dimensions import Place, Tied, tied_dimensions
-from untrace.capture.sizes.followed import Followed, Group, followed_numbers
+from untrace.capture.sizes.followed import Followed, followed_numbers
 from untrace.capture.sizes.resized import Resizer
 from untrace.ir.nodes import SizeNumbers
 
@@ -38,6 +38,19 @@ _MOST_READ = 2000  # characters of an error
 # A trace of so many times as many equations is a loop over a size that was unrolled.
 _LONGER, _MORE = 2, 200
 _TRACES = 3  # a capture may trace so often, to note calls
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Dimensions of the inputs that are of one size: `old` in the example, `size` where it stands for nothing else.
+
+    `multiple`: what both are multiples of, where that is part of the program (an image that is halved).
+    """
+
+    places: tuple[Place, ...]
+    old: int
+    size: int
+    multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,12 @@ def at_other_sizes(
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
             every = [captured, example, *others]
-            followed = Followed(followed_numbers(every), groups, every, lambda g: plain(resized(example, g)))
+            sizes = [[one.jaxpr.in_avals[n].shape[axis] for one in every] for n, axis in (g.places[0] for g in groups)]
+
+            def at(others: Sequence[int], groups: Sequence[Group] = groups) -> Captured:
+                return plain(resized(example, [replace(g, size=n) for g, n in zip(groups, others, strict=True)]))
+
+            followed = Followed(followed_numbers(every), sizes, [g.multiple for g in groups], every, at)
             least = followed.least()
             found = followed.told_apart()
         except UntraceError as error:
@@ -254,7 +272,7 @@ def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -
             prime += 1
         last = prime * power
         taken_here += [prime, last]
-        found[place] = Group(tied.places, min(sizes[place]), old, last, multiple)
+        found[place] = Group(tied.places, old, last, multiple)
     return [found[place] for place in range(len(chosen))]
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from untrace.ir.evaluate import evaluate
-from untrace.ir.nodes import Atom, Constant, Library, Literal, Slot, Value
+from untrace.ir.nodes import Atom, Constant, Equation, Library, Literal, Slot, Value, functions_called
 from untrace.lift.recognise.patterns import Fixed
 from untrace.prove.run import ulps_apart
 from untrace.prove.sample import CannotSample, LeafType, draw, sample_inputs
@@ -22,6 +22,8 @@ from untrace.targets.eager.library import ArrayLibrary, Candidate
 
 _LARGEST = 1 << 22  # elements of an operand, of which a trial would take too long
 _LARGE = 1 << 13
+_SLOW = 1 << 24  # multiplications of integers, for which libraries have no fast product
+_SHORT = 64
 _SAMPLES = 6
 _FEW = 4
 _SAMPLES_OF_ONE = 16
@@ -75,6 +77,8 @@ def _agree(
     avals = [jax.ShapeDtypeStruct(inputs[i].aval.shape, inputs[i].aval.dtype) for i in variables]
     if any(np.prod(a.shape, initial=1) > _LARGEST for a in avals):
         return False
+    short = _shorter(callee, inputs)
+    avals = [jax.ShapeDtypeStruct([short.get(n, n) for n in a.shape], a.dtype) for a in avals]
     arrays: list[Any] = [_value(a) for a in inputs]
     try:
         for sample in _samples(avals):
@@ -97,6 +101,33 @@ def _agree(
     except Exception:  # whatever the library says to what it was not made for
         return False
     return True
+
+
+def _shorter(callee: Library, inputs: Sequence[Atom]) -> dict[int, int]:
+    """Other sizes to try a call at, in the place of large ones: where it has a slow product of integers, which are exact at any
+    size, and nothing in it speaks of these sizes."""
+    sizes = {n for a in inputs for n in getattr(a.aval, "shape", ())}
+    large = sorted(n for n in sizes if n > _SHORT)
+    equations = callee.body.equations
+    if not any(map(_is_slow, equations)) or any(type(a) is Constant for a in inputs):
+        return {}
+    said = [callee.args, callee.kwargs, *[e.params for e in equations]]
+    if any(functions_called(e) for e in equations) or not sizes.isdisjoint(filter(_is_integer, jax.tree.leaves(said))):
+        return {}
+    return {n: _SHORT + 1 + rank for rank, n in enumerate(large)}
+
+
+def _is_slow(equation: Equation) -> bool:
+    if equation.callee.name != "dot_general":
+        return False
+    x, y = [a.aval for a in equation.inputs]
+    ((contracted, _), (batch, _)) = equation.params["dimension_numbers"]
+    once = np.prod([x.shape[axis] for axis in (*contracted, *batch)], initial=1)
+    return not jax.dtypes.issubdtype(x.dtype, np.inexact) and np.prod(x.shape) * np.prod(y.shape) / once > _SLOW
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int
 
 
 def _samples(avals: Sequence[jax.ShapeDtypeStruct]) -> Iterator[Sequence[Any]]:

@@ -122,7 +122,7 @@ def guarded_by(captured: Captured) -> Guarded:
     alive = jax_compat.without_dead_code(captured.jaxpr)
     settings = _settings_of(alive)
     limits = captured.limits.items()
-    settings["least"] = {size: limit.least for size, limit in limits if limit.least != 2}
+    settings["least"] = {size: limit.least for size, limit in limits if limit.least != max(limit.multiple, 2)}
     settings["most"] = {size: limit.most for size, limit in limits if limit.most is not None}
     settings["multiples"] = {size: limit.multiple for size, limit in limits if limit.multiple > 1}
     questions = set(captured.asked)

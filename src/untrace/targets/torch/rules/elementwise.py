@@ -118,7 +118,10 @@ def div(w: Any, x: Any, y: Any) -> Expr:
 @rule("rem")
 def rem(w: Any, x: Any, y: Any) -> Expr:
     if is_float(w.out_avals[0]):
-        return w.torch("fmod", w.tensor(0, x), y)
+        divisor = w.number(1)
+        if divisor is not None and abs(divisor) >= 1:  # no quotient is larger than the number then
+            return w.torch("fmod", w.tensor(0, x), y)
+        return w.call(w.helper("_fmod"), w.tensor(0, x), w.tensor(1, y))
     return w.call(w.helper("_remainder"), w.tensor(0, x), w.tensor(1, y))
 
 

@@ -37,6 +37,13 @@ def _remainder(x, y):
     return torch.where(y == 0, x, torch.fmod(x, torch.where((y == 0) | (y < 0) & (y == -1), 1, y)))
 
 
+@helper("torch", last="_fmod", target="torch")
+def _fmod(x, y):
+    """What is left of floats divided towards zero, where their quotient is infinite as well: in two steps."""
+    part = torch.fmod(x, y * 2.0 ** (1023 if x.dtype == torch.float64 else 127))
+    return torch.where(torch.isinf(x / y), torch.fmod(part, y), torch.fmod(x, y))
+
+
 @helper("torch", last="_as_integers", target="torch")
 def _as_integers(x, dtype, least, most):
     """Floats as integers: those outside become the nearest, NaN becomes 0."""
