@@ -180,16 +180,13 @@ def l_logistic_density(x):  # S
     return jnp.log(e / (1 + e) ** 2)
 
 
-def _tail(z):
-    return jnp.log(stats.norm.cdf(z))  # <-
-
-
+@faulty(UNDER, SENSE, args=(_array(0.5, -1, 2), 1.5), textbook=lambda x, w: np.sum(special.log_ndtr(w * x)),
+        points=[(_array(0.5, -1, 2), 1.5), (_array(-10, 1, 2), 1.5), (_array(-20, -4, 0), 2)])  # fmt: skip
 def l_probit(x, weight):  # S
-    return jnp.sum(jax.vmap(lambda v: _tail(weight * v))(x))
+    def tail(z):
+        return jnp.log(stats.norm.cdf(z))  # <-
 
-
-faulty(UNDER, SENSE, args=(_array(0.5, -1, 2), 1.5), textbook=lambda x, w: np.sum(special.log_ndtr(w * x)),
-       points=[(_array(0.5, -1, 2), 1.5), (_array(-10, 1, 2), 1.5), (_array(-20, -4, 0), 2)])(l_probit)  # fmt: skip
+    return jnp.sum(jax.vmap(lambda v: tail(weight * v))(x))
 
 
 def _log_sigmoid(x):

@@ -28,7 +28,7 @@ def repaired(diagnosis: untrace.Diagnosis) -> types.ModuleType:
 def names(function, *args):
     """The names of what is found in a function, without running it."""
     traced = inlined(Importer(rules=False).function(jax.make_jaxpr(function)(*args), "f"))
-    return {m.pattern.pair.name for m in matches_in(traced, False)}
+    return {m.pattern.pair.name for m in matches_in(traced, None)}
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,11 @@ from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
+from untrace.tools.doctor.patterns import EVERY
 from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
-from untrace.tools.doctor.terms import Call, inlined, restored
+from untrace.tools.doctor.terms import Call, Terms, inlined, restored
 from untrace.tools.doctor.ulps import errors
 from untrace.tools.values import leaf_names
 
@@ -45,6 +46,8 @@ DEAD = "dead gradient"
 # Functions with steps, whose derivative is 0 where there is one.
 _STEPS = ("round", "floor", "ceil", "sign", "argmax", "argmin")
 _ARITHMETIC = ("mul", "div", "add", "sub", "add_any", "dot_general", "reduce_sum")
+_SEEN = 1.25 * LIMIT  # what is nearly right without it needs no better way
+_RARE = 0.03  # of the samples nearby
 _DANGER = 0.95  # of the exponents of a type
 
 
@@ -99,6 +102,7 @@ class _Patient:
         self._primal = jax_compat.differentiated(function) if self._derivatives else None
         self._before: Sequence[Repair] = ()
         self._is_widened = False
+        self._wrong_before: np.ndarray | None = None  # on which samples what is differentiated is wrong
 
     def diagnosis(self) -> Diagnosis:
         with np.errstate(all="ignore"):
@@ -141,11 +145,13 @@ class _Patient:
         wrong = (found.unexplained > LIMIT) | found.undefined | found.without_value
         if self._primal is not None and wrong.any():
             captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
-            found.leave_out(examine(_program(captured), self._samples).without_value)
+            before = examine(_program(captured), self._samples)
+            self._wrong_before = before.errors > LIMIT
+            found.leave_out(before.without_value)
 
     def _repaired(self, found: Examination) -> Repaired:
         """With the repairs that hold; of a derivative in itself, or in what is differentiated where that helps more."""
-        site = Site(self._derivatives)
+        site = Site(self._operations)
         itself = repaired(inlined(self._program), found, site)
         if (
             self._primal is None
@@ -153,7 +159,7 @@ class _Patient:
         ):
             return itself
         captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
-        first = repaired(inlined(_program(captured)), found, Site(False, self._derived))
+        first = repaired(inlined(_program(captured)), found, Site(None, self._derived))
         program = self._derived(first.function) if first.repairs else None
         if program is None:
             return itself
@@ -164,10 +170,23 @@ class _Patient:
         self._before = first.repairs
         return Repaired(then.function, (*first.repairs, *then.repairs), then.errors)
 
+    @functools.cached_property
+    def _operations(self) -> frozenset[str] | None:
+        """Those of what is differentiated; None where nothing is."""
+        if not self._derivatives:
+            return None
+        captured = None
+        if self._primal is not None:
+            captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
+        if captured is None or jax_compat.is_differentiated(captured.jaxpr):
+            return EVERY
+        return Terms(inlined(_program(captured))).operations
+
     def _wider(self, found: Examination, better: Repaired) -> Repaired:
         """Where numbers of 16 bits are all there is, the same in float32, if that helps more than what was done."""
         short = all(x.dtype.itemsize == 2 for x in self._samples.leaves if is_float(x.dtype))
-        if not short or not (better.errors > LIMIT).any():
+        left = (better.errors > LIMIT) & (found.unexplained > LIMIT)  # short inputs are none the better for it
+        if not short or not left.any():
             return better
         try:
             program = inlined(_program(trace(self._in_float32, self._args, self._kwargs, self._nums, self._names)))
@@ -263,6 +282,8 @@ class _Patient:
         close = [n for n in rows if near[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
+        if not group.repairs and not given and not self._is_common(found, group):
+            sure = []
         if sure:
             often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
@@ -272,9 +293,20 @@ class _Patient:
         if all(_is_library(b.step) for b in group.blamed):
             return None
         if not any(near[n] for n in rows):
-            return "far"
+            # The squares of a derivative's rule are none of the author's where what is differentiated is right.
+            return "far" if self._wrong_before is None or self._wrong_before[rows].any() else None
         # How JAX's rules are written is no matter of the author's, as long as it does not matter.
-        return None if self._derivatives else "minor"
+        seen = [b for b in group.blamed if near[b.row] and not b.slight and b.error > _SEEN]
+        if not any(r.known for r in group.repairs):  # then what the inputs explain, or has no limit, is as good
+            seen = [b for b in seen if found.unexplained[b.row] > LIMIT and not found.bounded[b.row]]
+        return "minor" if seen and not self._derivatives else None
+
+    def _is_common(self, found: Examination, group: _Group) -> bool:
+        """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
+        that hardly anybody has."""
+        near = self._samples.near
+        wrong = (found.unexplained > LIMIT) | found.undefined
+        return (wrong & near).sum() > _RARE * near.sum() and not all(b.slight for b in group.blamed if near[b.row])
 
     def _growth(self, row: int) -> float:
         """How much larger the inputs are than the given ones, or 1."""
@@ -466,12 +498,12 @@ class _Patient:
     def _repaired_text(self, repairs: Sequence[Repair]) -> tuple[Decompiled | None, str]:
         before = [r for r in repairs if r in self._before]
         then = [r for r in repairs if r not in self._before]
-        nums, names, site = self._nums, self._names, Site(self._derivatives)
+        nums, names, site = self._nums, self._names, Site(self._operations)
         function = self._function
         if self._is_widened:
             function, then = self._in_float32, []
         elif before:
-            changing = Site(False, self._derived)
+            changing = Site(None, self._derived)
             function = self._differentiated(lambda program: changed(inlined(program), before, changing))
 
         @functools.wraps(self._function)
