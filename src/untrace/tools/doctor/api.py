@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import linecache
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +28,7 @@ from untrace.provenance.sites import Provenance
 from untrace.tools.authors import author_equation
 from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
-from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
+from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range, line_in, statements_of
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
 from untrace.tools.doctor.patterns import EVERY
 from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, repaired
@@ -305,8 +303,20 @@ class _Patient:
         """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
         that hardly anybody has."""
         near = self._samples.near
+        rows = [b.row for b in group.blamed if near[b.row] and not b.slight]
         wrong = (found.unexplained > LIMIT) | found.undefined
-        return (wrong & near).sum() > _RARE * near.sum() and not all(b.slight for b in group.blamed if near[b.row])
+        is_often = (wrong & near).sum() > _RARE * near.sum()
+        return bool(rows) and (bool(is_often) or any(map(self._is_like_given, rows)))
+
+    def _is_like_given(self, row: int) -> bool:
+        """Whether all inputs have the signs and sizes of the given ones, to a power of ten."""
+        with np.errstate(all="ignore"):
+            ratios = [
+                np.asarray(x)[row].astype(np.float64) / np.asarray(x)[0].astype(np.float64)
+                for x in self._samples.leaves
+                if is_float(x.dtype)
+            ]
+        return self._samples.given and all(((r >= 0.1) & (r <= 10)).all() for r in ratios)
 
     def _growth(self, row: int) -> float:
         """How much larger the inputs are than the given ones, or 1."""
@@ -386,7 +396,7 @@ class _Patient:
         worst = group.blamed[0]
         file, line, function = group.key
         names = [b.step.name for b in group.blamed]
-        number = _line_in(text, file, line, names)
+        number = line_in(text, file, line, names)
         statement = text.source.split("\n")[number - 1].strip() if text is not None and number else ""
         if not statement and file:
             statement = linecache.getline(file, line).strip()
@@ -395,7 +405,7 @@ class _Patient:
         if new is not None and group.repairs:
             # What goes wrong here may be repaired by what is written where it is used.
             places = [(file, line), *[self._site(c.anchor)[:2] for r in group.repairs for c in r.changes]]
-            better = next((s for place in places if (s := _statements_of(new, *place))), None)
+            better = next((s for place in places if (s := statements_of(new, *place))), None)
         place = f"{place_of(file, line)} ({function})" if file else ""
         return Finding(
             statement,
@@ -579,38 +589,3 @@ def _as_written(function: Function, *args: Data) -> list[Data]:
             return by_body(equation, inputs, _as_written)
 
     return run_equations(function, args, at_place)
-
-
-def _line_in(text: Decompiled | None, file: str, line: int, names: Sequence[str]) -> int | None:
-    """The line of the text that computes what stands on a line of the author's, of these primitives where there are any."""
-    if text is None or not file:
-        return None
-    entries = [
-        e for e in text.source_map if e.span is not None and e.author is not None
-        and e.author.file == file and e.author.line <= line <= e.author.end_line
-    ]  # fmt: skip
-    for entry in [e for name in names for e in entries if e.primitive == name] + entries:
-        assert entry.span is not None
-        return entry.span.line
-    return None
-
-
-def _statements_of(text: Decompiled, file: str, line: int) -> str:
-    """The statements of the text that compute what stands on a line of the author's, as they stand there."""
-    numbers = {
-        e.span.line
-        for e in text.source_map
-        if e.span is not None and e.author is not None and e.author.file == file
-        and e.author.line <= line <= e.author.end_line
-    }  # fmt: skip
-    found: dict[tuple[int, int], None] = {}
-    for number in sorted(numbers):
-        around = [
-            (node.lineno, node.end_lineno or node.lineno)
-            for node in ast.walk(ast.parse(text.source))
-            if isinstance(node, ast.stmt) and not hasattr(node, "body")
-            and node.lineno <= number <= (node.end_lineno or node.lineno)
-        ]  # fmt: skip
-        found.update(dict.fromkeys(around[-1:]))
-    lines = text.source.split("\n")
-    return "\n".join(textwrap.dedent("\n".join(lines[first - 1 : last])) for first, last in found)

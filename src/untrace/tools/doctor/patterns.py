@@ -77,7 +77,7 @@ def matches_in(function: Function, derivatives: frozenset[str] | None, only: Pai
     patterns first. derivatives: derivatives of what is written are looked for too, where what is differentiated has these
     operations. only: of this pair."""
     terms = Terms(function)
-    names = _Names(terms.operations, derivatives, only)
+    names = Names(terms.operations, derivatives, only)
     elementwise, arrays = _elementwise(names), _array_patterns(function, names)
     makers = terms.once(function.equations)
     found: list[Match] = []
@@ -121,7 +121,7 @@ def _is_plainly(match: Match) -> bool:
     return math.isclose(match.factor * (match.beside.factor if match.beside is not None else 1.0), 1.0, rel_tol=1e-6)
 
 
-def _array_patterns(function: Function, names: _Names) -> Mapping[object, Sequence[Pattern]]:
+def _array_patterns(function: Function, names: Names) -> Mapping[object, Sequence[Pattern]]:
     """Patterns of the reductions in a program: by the terms that they end in, and their types."""
     reduced = {
         (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, tuple(e.params["axes"])): None
@@ -147,7 +147,7 @@ def _array_patterns(function: Function, names: _Names) -> Mapping[object, Sequen
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class Names:
     """The operations of a program, and those of what is differentiated in it; None of what is no derivative. What is in neither
     need not be looked for, and traced before: most of what is written needs a logarithm, or a root."""
 
@@ -185,7 +185,7 @@ EVERY = frozenset(
 )
 
 
-def _elementwise(names: _Names) -> Mapping[str, Sequence[Pattern]]:
+def _elementwise(names: Names) -> Mapping[str, Sequence[Pattern]]:
     number = jax.ShapeDtypeStruct((), np.float32)
     found: dict[str, list[Pattern]] = {}
     for pair in PAIRS:
@@ -195,7 +195,7 @@ def _elementwise(names: _Names) -> Mapping[str, Sequence[Pattern]]:
     return found
 
 
-def _of_arrays(array: jax.ShapeDtypeStruct, axes: tuple[int, ...], names: _Names) -> Iterator[Pattern]:
+def _of_arrays(array: jax.ShapeDtypeStruct, axes: tuple[int, ...], names: Names) -> Iterator[Pattern]:
     for pair in PAIRS:
         for way, slopes in names.ways(pair) if pair.arrays else ():
             for keepdims in (False, True):

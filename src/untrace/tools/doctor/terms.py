@@ -264,10 +264,10 @@ class Terms:
     @property
     def operations(self) -> frozenset[str]:
         """The names of all operations, in the bodies of loops and choices too."""
-        found = {e.callee.name for e, _ in self._made.values() if type(e.callee) is Primitive}
-        for equation in {id(e): e for e, _ in self._made.values()}.values():
-            for body in bodies_of(equation.callee):
-                found |= Terms(body).operations
+        made = dict.fromkeys([e for e, _ in self._made.values()])
+        found = {e.callee.name for e in made if type(e.callee) is Primitive}
+        for body in [b for e in made for b in bodies_of(e.callee)]:
+            found |= Terms(body).operations
         return frozenset(found)
 
     def held(self, term: Term) -> tuple[float, Value | None]:
