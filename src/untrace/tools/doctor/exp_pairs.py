@@ -44,6 +44,11 @@ def _expm1_ratio_slope(x: Data, ct: Data) -> Data:
     return ct * by_series(x, x, _PHI1_SLOPE, lambda x: (x * jnp.exp(x) - jnp.expm1(x)) / (x * x))
 
 
+def _complement_of_growth(x: Data, n: Data) -> Data:
+    """1 - (1 + x)**n; a zero is not negative, for something may be divided by it."""
+    return 0.0 - jnp.expm1(jax.scipy.special.xlog1py(n, x))
+
+
 def _power_near_one(x: Data, n: Data) -> Data:
     is_small = jnp.abs(x) < 0.1
     return jnp.where(is_small, jnp.exp(n * jnp.log1p(jnp.where(is_small, x, 0.0))), (1 + x) ** n)
@@ -194,7 +199,7 @@ EXPONENTIALS = [
     Pair("1 - tanh", "1 - tanh(x) cancels for large x", [lambda x: 1 - jnp.tanh(x)],
          lambda x: 2 * jax.nn.sigmoid(-2 * x), slopes=[lambda x, ct: -4 * ct * jax.nn.sigmoid(2 * x) * jax.nn.sigmoid(-2 * x)]),
     Pair("complement of a power", "1 - (1 - p)**n cancels for small p",
-         [lambda p, n: 1 - (1 - p) ** n], lambda p, n: -jnp.expm1(jax.scipy.special.xlog1py(n, -p)), TWO, values=[0]),
+         [lambda p, n: 1 - (1 - p) ** n], lambda p, n: _complement_of_growth(-p, n), TWO, values=[0]),
     Pair("power of 1 + x", "1 + x keeps nothing of a small x, and the power makes it large",
          [lambda x, n: (1 + x) ** n], _power_near_one, TWO, values=[0]),
     Pair("growth", "(1 + x)**n - 1 cancels for small x",
@@ -347,7 +352,7 @@ EXPONENTIALS = [
          [lambda x, y, n: x**n / y**n], lambda x, y, n: (x / y) ** n, THREE, values=[0, 1]),
     # Interest.
     Pair("complement of growth", "1 - (1 + x)**n cancels for small x",
-         [lambda x, n: 1 - (1 + x) ** n], lambda x, n: -jnp.expm1(jax.scipy.special.xlog1py(n, x)), TWO, values=[0]),
+         [lambda x, n: 1 - (1 + x) ** n], _complement_of_growth, TWO, values=[0]),
     Pair("growth over its rate", "(1 + x)**n - 1 cancels for small x, and is 0 at 0",
          [lambda x, n: ((1 + x) ** n - 1) / x],
          lambda x, n: safe_divide(jnp.expm1(n * jnp.log1p(x)), x, n), TWO, values=[0]),
@@ -370,6 +375,9 @@ EXPONENTIALS = [
          _log_tail),
     Pair("normal distribution's tail", "1 - cdf(x) cancels for large x",
          [lambda x: 1 - jax.scipy.special.ndtr(x)], lambda x: jax.scipy.special.ndtr(-x)),
+    Pair("logarithm of a Bessel function", "the function overflows before its logarithm is taken",
+         [lambda x: jnp.log(jax.scipy.special.i0(x))], lambda x: jnp.abs(x) + jnp.log(jax.scipy.special.i0e(x)),
+         slopes=[lambda x, ct: ct * (jax.scipy.special.i1e(x) / jax.scipy.special.i0e(x))]),
     Pair("logarithm of erfc", "erfc underflows to 0 before its logarithm is taken", [lambda x: jnp.log(lax.erfc(x))],
          lambda x: jax.scipy.special.log_ndtr(-1.4142135623730951 * x) + 0.6931471805599453),
     Pair("step of lgamma", "the logarithms of the gamma function cancel",
