@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from untrace._errors import CaptureError
@@ -222,7 +223,9 @@ def _change(function: Function, match: Match) -> Change:
 def changed(function: Function, repairs: Sequence[Repair], site: Site) -> Function:
     """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
     for change in [c for repair in repairs for c in repair.changes]:
-        for match in matches_in(function, site.derivatives):
+        with jax.ensure_compile_time_eval():  # a series is found by numbers, also where a text is being traced
+            matches = matches_in(function, site.derivatives)
+        for match in matches:
             if match.name == change.name and place_of_match(function, match) == change.place:
                 new = site.put(function, match)
                 if new is not None:
