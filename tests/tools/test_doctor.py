@@ -143,6 +143,24 @@ def test_nothing_is_wrong(function):
     assert "nothing wrong" in str(found)
 
 
+def test_numbers_that_stand_for_others_are_no_fault():
+    """cos(pi) is -1, whatever pi is rounded to."""
+    assert untrace.doctor(lambda step, steps: 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(step / steps, 1.0))))(30.0, 100.0)
+
+
+def test_what_nobody_has_a_better_way_for_is_told_where_it_is_common():
+    def survival(x, a, b):
+        return -jnp.expm1(b * jnp.log1p(-(x**a)))
+
+    assert untrace.doctor(survival)(0.1, 3.0, 2.0)
+
+
+def test_the_squares_of_a_derivatives_rule_are_not_the_authors():
+    assert untrace.doctor(jax.grad(lambda y, x: jnp.arctan2(y, 2.0 + jnp.abs(x))))(1.0, 2.0)
+    found = untrace.doctor(jax.grad(lambda x: jnp.log(1 + x * x)))(0.5)  # which overflows itself
+    assert [f.severity for f in found.findings] == ["far"]
+
+
 def test_an_error_that_is_absorbed_is_none():
     assert untrace.doctor(lambda x: jnp.exp(x) - 1 + 5)(1.0)
 

@@ -56,6 +56,30 @@ def test_zeros_that_are_meant_and_zeros_that_happen():
     assert np.isnan(exact.parts_of(exact.primitive("mul", [happened, infinite], {}))[0][0])
 
 
+@pytest.mark.parametrize(
+    ("name", "x", "left"),
+    [
+        ("erf", 5.0, math.erfc(5)),
+        ("erf", 25.0, math.erfc(25)),
+        ("tanh", 20.0, 2 * math.exp(-40)),
+        ("tanh", 0.5, 1 - math.tanh(0.5)),
+    ],
+)
+def test_what_is_nearly_one_is_not_one(name, x, left):
+    whole = exact.primitive(name, [exact.exact_of(np.array([x]))], {})
+    rest = exact.primitive("sub", [exact.exact_of(np.ones(1)), whole], {})
+    assert exact.parts_of(rest)[0][0] == pytest.approx(left, rel=1e-12)
+    assert value(name, -x) == -exact.parts_of(whole)[0][0]
+    assert value("erfc", -x) == pytest.approx(2 - math.erfc(x), rel=1e-12)
+
+
+def test_two_numbers_that_are_nearly_one_are_not_known_to_be_the_same():
+    far = [exact.primitive("logistic", [exact.exact_of(np.array([x]))], {}) for x in (1e6, 1e9)]
+    assert np.isnan(exact.parts_of(exact.primitive("sub", far, {}))[0][0])
+    near = [exact.primitive("logistic", [exact.exact_of(np.array([x]))], {}) for x in (3.0, 3.0)]
+    assert exact.parts_of(exact.primitive("sub", near, {}))[0][0] == 0
+
+
 def test_no_value_outside_of_a_domain():
     assert np.isnan(value("log", -1.0)) and np.isnan(value("sqrt", -1.0)) and np.isnan(value("asin", 2.0))
     assert value("log", 0.0) == -np.inf

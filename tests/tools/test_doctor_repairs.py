@@ -13,8 +13,9 @@ import untrace
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
 from untrace.ir.evaluate import evaluate
-from untrace.tools.doctor.patterns import matches_in, without_dead
-from untrace.tools.doctor.terms import inlined, restored
+from untrace.tools.doctor.pairs import PAIRS
+from untrace.tools.doctor.patterns import Names, matches_in, without_dead
+from untrace.tools.doctor.terms import Terms, inlined, restored
 
 VECTOR = np.array([0.5, 1.25, -0.75, 2.0], np.float32)
 
@@ -28,7 +29,7 @@ def repaired(diagnosis: untrace.Diagnosis) -> types.ModuleType:
 def names(function, *args):
     """The names of what is found in a function, without running it."""
     traced = inlined(Importer(rules=False).function(jax.make_jaxpr(function)(*args), "f"))
-    return {m.pattern.pair.name for m in matches_in(traced, False)}
+    return {m.pattern.pair.name for m in matches_in(traced, None)}
 
 
 @pytest.mark.parametrize(
@@ -153,3 +154,53 @@ def test_no_derivative_where_there_is_none(function):
     """Beside 0 the first grows without end; the second has no value at negative numbers."""
     found = untrace.doctor(jax.grad(function))(0.75)
     assert not any("-" in f.example or f.example == "p = 0." for f in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "exact"),
+    [
+        (lambda e, p: jnp.log((e + p) / (e - p)), (10.0, 1e-3), lambda e, p: 2 * np.arctanh(p / e)),
+        (lambda x, e: (x + e) ** 5 - (x - e) ** 5, (3.0, 1e-3), lambda x, e: 2 * e * (5 * x**4 + 10 * x**2 * e**2 + e**4)),
+        (lambda x, h: jax.nn.sigmoid(x + h) - jax.nn.sigmoid(x - h), (2.0, 1e-3),
+         lambda x, h: -np.expm1(-2 * h) / ((1 + np.exp(-x - h)) * (1 + np.exp(x - h)))),
+    ],
+)  # fmt: skip
+def test_a_difference_is_that_of_what_is_different(function, args, exact):
+    """What two values have in common is left out, and not computed twice and taken away."""
+
+    def difference(*args):
+        return function(*args)
+
+    diagnosis = untrace.doctor(difference)(*args)
+    assert diagnosis.findings
+    better = repaired(diagnosis).difference
+    for scale in (1.0, 1e-2):
+        point = [np.float32(x) for x in (args[0], args[1] * scale)]
+        wanted = exact(*np.float64(point))
+        np.testing.assert_allclose(np.float64(better(*point)), wanted, rtol=5e-7)
+
+
+def test_what_is_no_sum_has_no_common_part():
+    def of(function, *args):
+        traced = inlined(Importer(rules=False).function(jax.make_jaxpr(function)(*args), "f"))
+        return Terms(traced).difference([(traced.results[0], 1.0), (traced.results[1], -1.0)])
+
+    assert of(lambda x, y: (x * y, x), 1.0, 2.0) is None
+    gap = of(lambda x, y: (x + y + 1, x - 2 * y + 3), 1.0, 2.0)
+    assert gap is not None and [times for _, times in gap.items] == [3.0] and gap.number == -2.0
+    only = of(lambda x: (x + 0.5, x - 0.5), 1.0)
+    assert only is not None and not only.items and only.number == 1.0
+
+
+def test_the_sign_of_what_is_never_negative_is_left_out():
+    assert "softplus" in names(lambda x: jnp.log(jnp.abs(1 + jnp.exp(x))), 1.0)
+    assert "log1p" not in names(lambda x: jnp.log(jnp.abs(1 + x)), 1.0)
+
+
+def test_only_what_a_program_has_the_operations_of_is_looked_for():
+    traced = inlined(Importer(rules=False).function(jax.make_jaxpr(lambda x: 1 / jnp.sqrt(1 + x) - 1)(1.0), "f"))
+    sought = {pair.name for pair in PAIRS if [*Names(Terms(traced).operations, None, None).ways(pair)]}
+    assert {"1 / sqrt(1 + x) - 1", "difference of squares"} <= sought
+    assert not sought & {"softplus", "sinc", "logsumexp", "tanh"}
+    # Of a derivative what is differentiated says more.
+    assert [*Names(Terms(traced).operations, frozenset({"log", "exp"}), None).ways(PAIRS[0])]

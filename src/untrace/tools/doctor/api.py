@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import linecache
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,12 +28,13 @@ from untrace.provenance.sites import Provenance
 from untrace.tools.authors import author_equation
 from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
-from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range
+from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range, line_in, statements_of
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
+from untrace.tools.doctor.patterns import EVERY
 from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
-from untrace.tools.doctor.terms import Call, inlined, restored
+from untrace.tools.doctor.terms import Call, Terms, inlined, restored
 from untrace.tools.doctor.ulps import errors
 from untrace.tools.values import leaf_names
 
@@ -45,6 +44,8 @@ DEAD = "dead gradient"
 # Functions with steps, whose derivative is 0 where there is one.
 _STEPS = ("round", "floor", "ceil", "sign", "argmax", "argmin")
 _ARITHMETIC = ("mul", "div", "add", "sub", "add_any", "dot_general", "reduce_sum")
+_SEEN = 1.25 * LIMIT  # what is nearly right without it needs no better way
+_RARE = 0.03  # of the samples nearby
 _DANGER = 0.95  # of the exponents of a type
 
 
@@ -99,6 +100,7 @@ class _Patient:
         self._primal = jax_compat.differentiated(function) if self._derivatives else None
         self._before: Sequence[Repair] = ()
         self._is_widened = False
+        self._wrong_before: np.ndarray | None = None  # on which samples what is differentiated is wrong
 
     def diagnosis(self) -> Diagnosis:
         with np.errstate(all="ignore"):
@@ -141,11 +143,13 @@ class _Patient:
         wrong = (found.unexplained > LIMIT) | found.undefined | found.without_value
         if self._primal is not None and wrong.any():
             captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
-            found.leave_out(examine(_program(captured), self._samples).without_value)
+            before = examine(_program(captured), self._samples)
+            self._wrong_before = before.errors > LIMIT
+            found.leave_out(before.without_value)
 
     def _repaired(self, found: Examination) -> Repaired:
         """With the repairs that hold; of a derivative in itself, or in what is differentiated where that helps more."""
-        site = Site(self._derivatives)
+        site = Site(self._operations)
         itself = repaired(inlined(self._program), found, site)
         if (
             self._primal is None
@@ -153,7 +157,7 @@ class _Patient:
         ):
             return itself
         captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
-        first = repaired(inlined(_program(captured)), found, Site(False, self._derived))
+        first = repaired(inlined(_program(captured)), found, Site(None, self._derived))
         program = self._derived(first.function) if first.repairs else None
         if program is None:
             return itself
@@ -164,10 +168,23 @@ class _Patient:
         self._before = first.repairs
         return Repaired(then.function, (*first.repairs, *then.repairs), then.errors)
 
+    @functools.cached_property
+    def _operations(self) -> frozenset[str] | None:
+        """Those of what is differentiated; None where nothing is."""
+        if not self._derivatives:
+            return None
+        captured = None
+        if self._primal is not None:
+            captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
+        if captured is None or jax_compat.is_differentiated(captured.jaxpr):
+            return EVERY
+        return Terms(inlined(_program(captured))).operations
+
     def _wider(self, found: Examination, better: Repaired) -> Repaired:
         """Where numbers of 16 bits are all there is, the same in float32, if that helps more than what was done."""
         short = all(x.dtype.itemsize == 2 for x in self._samples.leaves if is_float(x.dtype))
-        if not short or not (better.errors > LIMIT).any():
+        left = (better.errors > LIMIT) & (found.unexplained > LIMIT)  # short inputs are none the better for it
+        if not short or not left.any():
             return better
         try:
             program = inlined(_program(trace(self._in_float32, self._args, self._kwargs, self._nums, self._names)))
@@ -263,6 +280,8 @@ class _Patient:
         close = [n for n in rows if near[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
+        if not group.repairs and not given and not self._is_common(found, group):
+            sure = []
         if sure:
             often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
@@ -272,9 +291,32 @@ class _Patient:
         if all(_is_library(b.step) for b in group.blamed):
             return None
         if not any(near[n] for n in rows):
-            return "far"
+            # The squares of a derivative's rule are none of the author's where what is differentiated is right.
+            return "far" if self._wrong_before is None or self._wrong_before[rows].any() else None
         # How JAX's rules are written is no matter of the author's, as long as it does not matter.
-        return None if self._derivatives else "minor"
+        seen = [b for b in group.blamed if near[b.row] and not b.slight and b.error > _SEEN]
+        if not any(r.known for r in group.repairs):  # then what the inputs explain, or has no limit, is as good
+            seen = [b for b in seen if found.unexplained[b.row] > LIMIT and not found.bounded[b.row]]
+        return "minor" if seen and not self._derivatives else None
+
+    def _is_common(self, found: Examination, group: _Group) -> bool:
+        """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
+        that hardly anybody has."""
+        near = self._samples.near
+        rows = [b.row for b in group.blamed if near[b.row] and not b.slight]
+        wrong = (found.unexplained > LIMIT) | found.undefined
+        is_often = (wrong & near).sum() > _RARE * near.sum()
+        return bool(rows) and (bool(is_often) or any(map(self._is_like_given, rows)))
+
+    def _is_like_given(self, row: int) -> bool:
+        """Whether all inputs have the signs and sizes of the given ones, to a power of ten."""
+        with np.errstate(all="ignore"):
+            ratios = [
+                np.asarray(x)[row].astype(np.float64) / np.asarray(x)[0].astype(np.float64)
+                for x in self._samples.leaves
+                if is_float(x.dtype)
+            ]
+        return self._samples.given and all(((r >= 0.1) & (r <= 10)).all() for r in ratios)
 
     def _growth(self, row: int) -> float:
         """How much larger the inputs are than the given ones, or 1."""
@@ -354,7 +396,7 @@ class _Patient:
         worst = group.blamed[0]
         file, line, function = group.key
         names = [b.step.name for b in group.blamed]
-        number = _line_in(text, file, line, names)
+        number = line_in(text, file, line, names)
         statement = text.source.split("\n")[number - 1].strip() if text is not None and number else ""
         if not statement and file:
             statement = linecache.getline(file, line).strip()
@@ -363,7 +405,7 @@ class _Patient:
         if new is not None and group.repairs:
             # What goes wrong here may be repaired by what is written where it is used.
             places = [(file, line), *[self._site(c.anchor)[:2] for r in group.repairs for c in r.changes]]
-            better = next((s for place in places if (s := _statements_of(new, *place))), None)
+            better = next((s for place in places if (s := statements_of(new, *place))), None)
         place = f"{place_of(file, line)} ({function})" if file else ""
         return Finding(
             statement,
@@ -466,12 +508,12 @@ class _Patient:
     def _repaired_text(self, repairs: Sequence[Repair]) -> tuple[Decompiled | None, str]:
         before = [r for r in repairs if r in self._before]
         then = [r for r in repairs if r not in self._before]
-        nums, names, site = self._nums, self._names, Site(self._derivatives)
+        nums, names, site = self._nums, self._names, Site(self._operations)
         function = self._function
         if self._is_widened:
             function, then = self._in_float32, []
         elif before:
-            changing = Site(False, self._derived)
+            changing = Site(None, self._derived)
             function = self._differentiated(lambda program: changed(inlined(program), before, changing))
 
         @functools.wraps(self._function)
@@ -547,38 +589,3 @@ def _as_written(function: Function, *args: Data) -> list[Data]:
             return by_body(equation, inputs, _as_written)
 
     return run_equations(function, args, at_place)
-
-
-def _line_in(text: Decompiled | None, file: str, line: int, names: Sequence[str]) -> int | None:
-    """The line of the text that computes what stands on a line of the author's, of these primitives where there are any."""
-    if text is None or not file:
-        return None
-    entries = [
-        e for e in text.source_map if e.span is not None and e.author is not None
-        and e.author.file == file and e.author.line <= line <= e.author.end_line
-    ]  # fmt: skip
-    for entry in [e for name in names for e in entries if e.primitive == name] + entries:
-        assert entry.span is not None
-        return entry.span.line
-    return None
-
-
-def _statements_of(text: Decompiled, file: str, line: int) -> str:
-    """The statements of the text that compute what stands on a line of the author's, as they stand there."""
-    numbers = {
-        e.span.line
-        for e in text.source_map
-        if e.span is not None and e.author is not None and e.author.file == file
-        and e.author.line <= line <= e.author.end_line
-    }  # fmt: skip
-    found: dict[tuple[int, int], None] = {}
-    for number in sorted(numbers):
-        around = [
-            (node.lineno, node.end_lineno or node.lineno)
-            for node in ast.walk(ast.parse(text.source))
-            if isinstance(node, ast.stmt) and not hasattr(node, "body")
-            and node.lineno <= number <= (node.end_lineno or node.lineno)
-        ]  # fmt: skip
-        found.update(dict.fromkeys(around[-1:]))
-    lines = text.source.split("\n")
-    return "\n".join(textwrap.dedent("\n".join(lines[first - 1 : last])) for first, last in found)

@@ -32,13 +32,14 @@ ROUNDING = "rounding"
 @dataclass(frozen=True, slots=True)
 class Blamed:
     """One operation on one sample. `cause`: one of the words above; `detail` says it with the numbers. `error`: of the worst
-    result, in ULP; `output`: what came out, `wanted`: what should have."""
+    result, in ULP. `slight`: whether it only magnifies a little what its operands are off by, or adds up what many are."""
 
     step: Step
     row: int
     cause: str
     detail: str
     error: float
+    slight: bool
 
 
 def blame(found: Examination, rows: np.ndarray) -> list[Blamed]:
@@ -84,9 +85,9 @@ class _Court:
                 if len(asked):
                     guilty[asked] = self._matters(number, quantity, asked, step.name in _ALGORITHMS) | undefined[asked]
                 for place in np.flatnonzero(guilty):
-                    cause, detail = _cause(step, quantity, int(rows[place]))
+                    cause, detail, slight = _cause(step, quantity, int(rows[place]))
                     error = float(self._found.errors[rows[place]])
-                    blamed.append(Blamed(step, int(rows[place]), cause, detail, error))
+                    blamed.append(Blamed(step, int(rows[place]), cause, detail, error, slight))
                 wrong = guilty | tainted & (suspect | (step.name in _PASSING))
                 if step.name in _ALGORITHMS:  # its small numbers are nobody's fault
                     wrong = wrong | (self._wrong(quantity, False)[0] > LIMIT)
@@ -138,7 +139,8 @@ class _Court:
 # ---------------------------------------------------------------- causes
 
 
-def _cause(step: Step, quantity: Quantity, row: int) -> tuple[str, str]:
+def _cause(step: Step, quantity: Quantity, row: int) -> tuple[str, str, bool]:
+    """One of the words, the sentence with the numbers, and whether it is slight."""
     computed = np.asarray(quantity.computed)[row : row + 1].astype(np.float64)
     truth = truth_of(np.asarray(quantity.exact)[row : row + 1])
     off = errors(computed, truth, quantity.dtype) + np.where(lost(computed, truth.low[0], quantity.dtype), 1e30, 0)
@@ -149,25 +151,27 @@ def _cause(step: Step, quantity: Quantity, row: int) -> tuple[str, str]:
     shown = _operation(step.name, operands)
     tells = f"{shown} is {_number(value)}" + ("" if np.isnan(wanted) else f", exactly {_number(wanted)}")
     if np.isnan(value):
-        return NAN, f"{tells}{_trap(step, row, place)}" if not np.isnan(
-            wanted
-        ) else f"{tells}: it has no value of its own"
+        return (
+            NAN,
+            f"{tells}: it has no value of its own" if np.isnan(wanted) else f"{tells}{_trap(step, row, place)}",
+            False,
+        )
     if np.isinf(value):
         if any(x is not None and np.isinf(x) for x in operands):
-            return NAN, tells
-        return OVERFLOW, tells if not np.isinf(wanted) else f"{shown} is {_number(value)}: too large for its type"
+            return NAN, tells, False
+        return OVERFLOW, f"{shown} is {_number(value)}: too large for its type" if np.isinf(wanted) else tells, False
     info_tiny = abs(value) < 1e-37 and abs(wanted) < 1e-37
     if value == 0 and info_tiny or lost(computed, truth.low[0], quantity.dtype).reshape(-1)[place]:
-        return UNDERFLOW, f"{shown} is {_number(value)}, exactly {_number(wanted)}"
+        return UNDERFLOW, f"{shown} is {_number(value)}, exactly {_number(wanted)}", False
     ratio = _cancelled(step, row, place, wanted)
     if ratio is not None:
         # A sum of right operands is wrong by nothing else; one of many, by the rounding of all.
         word = CANCELLATION if ratio > (PERHAPS if step.name in _LONG_SUMS else 4.0) else ROUNDING
-        return word, f"{tells}: what is added is {_number(ratio)} times as large as what is left"
+        return word, f"{tells}: what is added is {_number(ratio)} times as large as what is left", ratio < PERHAPS
     condition = _condition(step, row)
     if condition > PERHAPS:
-        return SENSITIVITY, f"{tells}: a change of its operand makes {_number(condition)} times the change"
-    return ROUNDING, tells
+        return SENSITIVITY, f"{tells}: a change of its operand makes {_number(condition)} times the change", False
+    return ROUNDING, tells, True
 
 
 def _trap(step: Step, row: int, place: int) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from untrace import _html
+from untrace._api import Decompiled
 from untrace.prove.saving import save_module
 from untrace.python import helpers
 
@@ -205,3 +208,38 @@ def _bar(written: float, repaired: float) -> str:
 
 def _length(error: float) -> int:
     return 24 if math.isinf(error) else max(0, min(24, round(math.log2(max(error, 1.0)))))
+
+
+def line_in(text: Decompiled | None, file: str, line: int, names: Sequence[str]) -> int | None:
+    """The line of the text that computes what stands on a line of the author's, of these primitives where there are any."""
+    if text is None or not file:
+        return None
+    entries = [
+        e for e in text.source_map if e.span is not None and e.author is not None
+        and e.author.file == file and e.author.line <= line <= e.author.end_line
+    ]  # fmt: skip
+    for entry in [e for name in names for e in entries if e.primitive == name] + entries:
+        assert entry.span is not None
+        return entry.span.line
+    return None
+
+
+def statements_of(text: Decompiled, file: str, line: int) -> str:
+    """The statements of the text that compute what stands on a line of the author's, as they stand there."""
+    numbers = {
+        e.span.line
+        for e in text.source_map
+        if e.span is not None and e.author is not None and e.author.file == file
+        and e.author.line <= line <= e.author.end_line
+    }  # fmt: skip
+    found: dict[tuple[int, int], None] = {}
+    for number in sorted(numbers):
+        around = [
+            (node.lineno, node.end_lineno or node.lineno)
+            for node in ast.walk(ast.parse(text.source))
+            if isinstance(node, ast.stmt) and not hasattr(node, "body")
+            and node.lineno <= number <= (node.end_lineno or node.lineno)
+        ]  # fmt: skip
+        found.update(dict.fromkeys(around[-1:]))
+    lines = text.source.split("\n")
+    return "\n".join(textwrap.dedent("\n".join(lines[first - 1 : last])) for first, last in found)

@@ -182,8 +182,9 @@ def _add(x: Number, y: Number) -> Number:
     if top - int(_MP.mag(small)) > _LONG:  # only which side it is on
         small = _MP.ldexp(_MP.sign(small), top - _LONG)
     found = _MP.make_mpf(libmp.mpf_add(_raw(large), _raw(small), 2 * _LONG, "n"))
-    # What is left of which nothing is known.
-    return _NAN if found != 0 and int(_MP.mag(found)) < top - _LONG + 100 else found
+    # What is left of which nothing is known: two that are told from 1 by their last bits only may be different.
+    nothing = found == 0 and min(_raw(large)[3], _raw(small)[3]) > _LONG - 100
+    return _NAN if nothing or found != 0 and int(_MP.mag(found)) < top - _LONG + 100 else found
 
 
 def _raw(x: Number) -> tuple[Any, ...]:
@@ -224,15 +225,24 @@ def _logistic(x: Number) -> Number:
 
 
 def _erfc(x: Number) -> Number:
-    if abs(x) > 1e5:
-        return _MP.mpf(0) if x > 0 else _MP.mpf(2)
+    if x < -1:
+        return _sub(2, _erfc(-x))
+    if x > 1e5:  # the next term is 1e-20 of it
+        return _mul(_exp(-x * x), (1 - 0.5 / (x * x)) / (x * _MP.sqrt(_MP.pi)))
     return _MP.erfc(x)
 
 
 def _erf(x: Number) -> Number:
-    if abs(x) > 1e5:
-        return _MP.sign(x)
+    if abs(x) > 1:
+        return _mul(_MP.sign(x), _sub(1, _erfc(abs(x))))
     return _MP.erf(x)
+
+
+def _tanh(x: Number) -> Number:
+    if abs(x) < 1:
+        return _MP.tanh(x)
+    far = _exp(-2 * abs(x))
+    return _mul(_MP.sign(x), _sub(1, _div(2 * far, _add(1, far))))
 
 
 def _rem(x: Number, y: Number) -> Number:
@@ -293,7 +303,7 @@ _UNARY: dict[str, Callable[..., Number]] = {
     "atan": lambda x: _MP.atan(x),
     "sinh": lambda x: _MP.sinh(x) if abs(x) < 1 else _sub(_exp(x), _exp(-x)) / 2,
     "cosh": lambda x: _add(_exp(x), _exp(-x)) / 2,
-    "tanh": lambda x: _MP.tanh(x) if abs(x) < 1e6 else _MP.sign(x),
+    "tanh": _tanh,
     "asinh": lambda x: _MP.asinh(x),
     "acosh": lambda x: _MP.acosh(x) if x >= 1 else _NAN,
     "atanh": lambda x: _MP.atanh(x) if abs(x) < 1 else (x * _INF if abs(x) == 1 else _NAN),

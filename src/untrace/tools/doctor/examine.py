@@ -28,7 +28,8 @@ class Examination:
     """What came out on all samples. Of each sample: `errors`, the worst of its results in ULP; `unexplained`, the same of
     those that the last bits of the inputs do not explain; `truths` by result, None of those that are no floats; `undefined`:
     where the exact program has no value and a limit, or bounds, stand for it; `bounded`: where it is bounds only;
-    `without_value`: where nothing stands for it and the program gives NaN; `endless`: where it grows without bounds there."""
+    `without_value`: where nothing stands for it and the program gives NaN; `endless`: where it grows without bounds there. `conditions`: what
+    the last bits of the inputs make of them."""
 
     tape: Tape
     samples: Samples
@@ -39,6 +40,7 @@ class Examination:
     bounded: np.ndarray
     without_value: np.ndarray
     endless: np.ndarray
+    conditions: _Conditions
 
     def leave_out(self, rows: np.ndarray) -> None:
         """Says nothing of some of the samples: nothing is wrong there."""
@@ -58,7 +60,7 @@ class Examination:
         unexplained = found > limit
         rows = np.flatnonzero(unexplained & (found > self.errors) & ~self.undefined)[:_MOST_ROWS]
         if len(rows):
-            unexplained[rows] = _unexplained(self.tape, rows, self.truths, by_result, limit, _STRICTLY) > 0
+            unexplained[rows] = _unexplained(self.conditions, rows, by_result, limit, _STRICTLY) > 0
         return found, unexplained
 
 
@@ -82,19 +84,21 @@ def examine(function: Function, samples: Samples) -> Examination:
         None if t is None else errors(q.computed, t, q.dtype) for q, t in zip(tape.results, truths, strict=True)
     ]
     worst_errors = _worst_of(by_result, samples.count)
-    unexplained = worst_errors.copy()
+    unexplained, conditions = worst_errors.copy(), _Conditions(tape)
     bad = np.flatnonzero((worst_errors > LIMIT) & ~undefined)
     order = np.argsort(~samples.near[bad], kind="stable")
     bad = bad[order]
     if len(bad):
         few = bad[:_MOST_ROWS]
         unexplained[bad] = 0
-        unexplained[few] = _unexplained(tape, few, truths, by_result)
+        unexplained[few] = _unexplained(conditions, few, by_result)
     nothing = np.zeros(samples.count, bool)
     for quantity, truth in zip(tape.results, truths, strict=True):
         if truth is not None:
             nothing |= worst(np.isnan(np.asarray(quantity.computed, np.float64)) & ~truth.known).astype(bool)
-    return Examination(tape, samples, truths, worst_errors, unexplained, undefined, bounded, nothing, endless)
+    return Examination(
+        tape, samples, truths, worst_errors, unexplained, undefined, bounded, nothing, endless, conditions
+    )
 
 
 def _precision(function: Function) -> np.dtype:
@@ -188,27 +192,39 @@ def _moved(tape: Tape, rows: np.ndarray, draw: int, by: exact.Moving) -> Mapping
 # ---------------------------------------------------------------- what the inputs explain
 
 
+class _Conditions:
+    """By how much a change in the last bit of the inputs changes the results: of each sample once, when it is asked for."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._known = np.zeros(tape.samples, bool)
+        self._found = [np.zeros(np.shape(q.computed)) for q in tape.results]
+
+    def of(self, rows: np.ndarray) -> list[np.ndarray]:
+        new = rows[~self._known[rows]]
+        if len(new):
+            for draw in range(_DRAWS):
+                known = _moved(self._tape, new, draw, exact.relatively_moved)
+                for quantity, found in zip(self._tape.results, self._found, strict=True):
+                    if quantity in known and quantity.is_float:
+                        change = exact.relative_change(np.asarray(quantity.exact)[new], known[quantity])
+                        found[new] = np.maximum(found[new], change)
+            self._known[new] = True
+        return [found[rows] for found in self._found]
+
+
 def _unexplained(
-    tape: Tape,
+    conditions: _Conditions,
     rows: np.ndarray,
-    truths: Sequence[Truth | None],
     by_result: Sequence[np.ndarray | None],
     limit: float = LIMIT,
     explained: float = _EXPLAINED,
 ) -> np.ndarray:
     """The worst errors that are larger than what a change in the last bit of the inputs makes."""
-    draws = [_moved(tape, rows, draw, exact.relatively_moved) for draw in range(6)]
     found = np.zeros(len(rows))
-    for quantity, truth, errors_here in zip(tape.results, truths, by_result, strict=True):
-        if truth is None or errors_here is None:
-            continue
-        here = errors_here[rows]
-        condition = np.zeros(here.shape)
-        for known in draws:
-            if quantity in known:
-                condition = np.maximum(
-                    condition, exact.relative_change(np.asarray(quantity.exact)[rows], known[quantity])
-                )
-        with np.errstate(over="ignore"):
-            found = np.maximum(found, worst(np.where(here > limit + explained * condition, here, 0)))
+    for errors_here, condition in zip(by_result, conditions.of(rows), strict=True):
+        if errors_here is not None:
+            here = errors_here[rows]
+            with np.errstate(over="ignore"):
+                found = np.maximum(found, worst(np.where(here > limit + explained * condition, here, 0)))
     return found

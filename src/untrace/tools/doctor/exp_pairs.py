@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.ir.types import Data
-from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, expm1_ratio, safe_divide
+from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, expm1_ratio, gap_of, safe_divide
 
 
 def _log1mexp(x: Data) -> Data:
@@ -44,17 +44,50 @@ def _expm1_ratio_slope(x: Data, ct: Data) -> Data:
     return ct * by_series(x, x, _PHI1_SLOPE, lambda x: (x * jnp.exp(x) - jnp.expm1(x)) / (x * x))
 
 
+def _complement_of_growth(x: Data, n: Data) -> Data:
+    """1 - (1 + x)**n; a zero is not negative, for something may be divided by it."""
+    return 0.0 - jnp.expm1(jax.scipy.special.xlog1py(n, x))
+
+
 def _power_near_one(x: Data, n: Data) -> Data:
     is_small = jnp.abs(x) < 0.1
     return jnp.where(is_small, jnp.exp(n * jnp.log1p(jnp.where(is_small, x, 0.0))), (1 + x) ** n)
 
 
-def _log_ratio(x: Data, y: Data) -> Data:
-    return jnp.where(jnp.abs(x - y) < 0.5 * jnp.abs(y), jnp.log1p((x - y) / y), jnp.log(x) - jnp.log(y))
+def _log_ratio(x: Data, y: Data, gap: Data | None = None) -> Data:
+    gap = gap_of(x, y, gap)
+    return jnp.where(jnp.abs(gap) < 0.5 * jnp.abs(y), jnp.log1p(gap / y), jnp.log(x) - jnp.log(y))
 
 
-def _exp_difference(x: Data, y: Data) -> Data:
-    return -jnp.sign(x - y) * jnp.exp(jnp.maximum(x, y)) * jnp.expm1(-jnp.abs(x - y))
+def _log_mean(x: Data, y: Data, gap: Data | None = None) -> Data:
+    gap = gap_of(x, y, gap)
+    return jnp.where(gap == 0, x, gap / jnp.where(gap == 0, 1.0, _log_ratio(x, y, gap)))
+
+
+def _exp_difference(x: Data, y: Data, gap: Data | None = None) -> Data:
+    gap = gap_of(x, y, gap)
+    return -jnp.sign(gap) * jnp.exp(jnp.maximum(x, y)) * jnp.expm1(-jnp.abs(gap))
+
+
+def _sigmoid_difference(x: Data, y: Data, gap: Data | None = None) -> Data:
+    gap = gap_of(x, y, gap)
+    sides = jax.nn.sigmoid(jnp.maximum(x, y)) * jax.nn.sigmoid(-jnp.minimum(x, y))
+    return -jnp.sign(gap) * sides * jnp.expm1(-jnp.abs(gap))
+
+
+def _log_normal_difference(x: Data, y: Data) -> Data:
+    """log(cdf(x) - cdf(y)), of the tail that both are in."""
+    is_right = x + y > 0
+    above = jax.scipy.special.log_ndtr(jnp.where(is_right, -y, x))
+    below = jax.scipy.special.log_ndtr(jnp.where(is_right, -x, y))
+    return above + _log1mexp(above - below)
+
+
+def _power_difference(x: Data, y: Data, n: Data, gap: Data | None = None) -> Data:
+    gap = gap_of(x, y, gap)
+    is_near = jnp.abs(gap) < 0.5 * jnp.abs(y)
+    ratio = jnp.where(is_near, gap / jnp.where(is_near, y, 1.0), 0.0)
+    return jnp.where(is_near, y**n * jnp.expm1(n * jnp.log1p(ratio)), x**n - y**n)
 
 
 def _erf_difference(x: Data, y: Data) -> Data:
@@ -166,11 +199,11 @@ EXPONENTIALS = [
     Pair("1 - tanh", "1 - tanh(x) cancels for large x", [lambda x: 1 - jnp.tanh(x)],
          lambda x: 2 * jax.nn.sigmoid(-2 * x), slopes=[lambda x, ct: -4 * ct * jax.nn.sigmoid(2 * x) * jax.nn.sigmoid(-2 * x)]),
     Pair("complement of a power", "1 - (1 - p)**n cancels for small p",
-         [lambda p, n: 1 - (1 - p) ** n], lambda p, n: -jnp.expm1(n * jnp.log1p(-p)), TWO, values=[0]),
+         [lambda p, n: 1 - (1 - p) ** n], lambda p, n: _complement_of_growth(-p, n), TWO, values=[0]),
     Pair("power of 1 + x", "1 + x keeps nothing of a small x, and the power makes it large",
          [lambda x, n: (1 + x) ** n], _power_near_one, TWO, values=[0]),
     Pair("growth", "(1 + x)**n - 1 cancels for small x",
-         [lambda x, n: (1 + x) ** n - 1], lambda x, n: jnp.expm1(n * jnp.log1p(x)), TWO, values=[0]),
+         [lambda x, n: (1 + x) ** n - 1], lambda x, n: jnp.expm1(jax.scipy.special.xlog1py(n, x)), TWO, values=[0]),
     # Logarithms of quotients, products and powers.
     Pair("difference of logarithms", "the logarithms cancel where x + c is nearly x",
          [lambda x, c: jnp.log(x + c) - jnp.log(x)], lambda x, c: jnp.log1p(c / x), TWO),
@@ -205,7 +238,36 @@ EXPONENTIALS = [
     Pair("logarithm of something over exp", "exp overflows or underflows before the logarithm undoes it",
          [lambda x, y: jnp.log(x / jnp.exp(y))], lambda x, y: jnp.log(x) - y, TWO),
     Pair("logarithm of a difference of exponentials", "exp overflows or underflows before the logarithm undoes it",
-         [lambda x, y: jnp.log(jnp.exp(x) - jnp.exp(y))], lambda x, y: x + _log1mexp(x - y), TWO),
+         [lambda x, y: jnp.log(jnp.exp(x) - jnp.exp(y))],
+         lambda x, y, gap=None: x + _log1mexp(gap_of(x, y, gap)), TWO, gap=True),
+    Pair("logarithm of a difference of sigmoids", "both are nearly 1, or underflow, and their difference cancels",
+         [lambda x, y: jnp.log(jax.nn.sigmoid(x) - jax.nn.sigmoid(y)),
+          lambda x, y: jnp.log(1 / (1 + jnp.exp(-x)) - 1 / (1 + jnp.exp(-y)))],
+         lambda x, y, gap=None: -jnp.logaddexp(-x, 0.0) - jnp.logaddexp(y, 0.0) + _log1mexp(gap_of(x, y, gap)), TWO,
+         values=[0, 1], gap=True),
+    Pair("logarithm of a difference of normal distributions", "both are nearly 1, or underflow, and their difference cancels",
+         [lambda x, y: jnp.log(jax.scipy.special.ndtr(x) - jax.scipy.special.ndtr(y)),
+          lambda x, y: jnp.log(0.5 * (1 + lax.erf(x / jnp.sqrt(2.0))) - 0.5 * (1 + lax.erf(y / jnp.sqrt(2.0))))],
+         _log_normal_difference, TWO, values=[0, 1]),
+    Pair("difference of sigmoids", "both are nearly 1, or nearly the same",
+         [lambda x, y: jax.nn.sigmoid(x) - jax.nn.sigmoid(y), lambda x, y: 1 / (1 + jnp.exp(-x)) - 1 / (1 + jnp.exp(-y))],
+         _sigmoid_difference, TWO, values=[0, 1], gap=True),
+    Pair("difference of tanh", "both are nearly 1, or nearly the same",
+         [lambda x, y: jnp.tanh(x) - jnp.tanh(y)],
+         lambda x, y, gap=None: 2 * _sigmoid_difference(2 * x, 2 * y, 2 * gap_of(x, y, gap)), TWO, values=[0, 1], gap=True),
+    Pair("difference of log1p", "the logarithms cancel where x is near y",
+         [lambda x, y: jnp.log1p(x) - jnp.log1p(y)],
+         lambda x, y, gap=None: jnp.log1p(gap_of(x, y, gap) / (1 + y)), TWO, values=[0, 1], gap=True),
+    Pair("difference of expm1", "the exponentials cancel where x is near y",
+         [lambda x, y: jnp.expm1(x) - jnp.expm1(y)], _exp_difference, TWO, values=[0, 1], gap=True),
+    Pair("difference of sinh", "both are nearly the same",
+         [lambda x, y: jnp.sinh(x) - jnp.sinh(y)],
+         lambda x, y, gap=None: 2 * jnp.cosh(0.5 * (x + y)) * jnp.sinh(0.5 * gap_of(x, y, gap)), TWO, values=[0, 1], gap=True),
+    Pair("difference of cosh", "both are nearly the same",
+         [lambda x, y: jnp.cosh(x) - jnp.cosh(y)],
+         lambda x, y, gap=None: 2 * jnp.sinh(0.5 * (x + y)) * jnp.sinh(0.5 * gap_of(x, y, gap)), TWO, values=[0, 1], gap=True),
+    Pair("difference of powers", "the powers cancel where x is near y",
+         [lambda x, y, n: x**n - y**n], _power_difference, THREE, values=[0, 1], gap=True),
     Pair("logarithm of a mixture", "both exponentials underflow before the logarithm is taken",
          [lambda u, x, v, y: jnp.log(u * jnp.exp(x) + v * jnp.exp(y))],
          lambda u, x, v, y: jnp.logaddexp(x + jnp.log(u), y + jnp.log(v)), FOUR),
@@ -219,7 +281,7 @@ EXPONENTIALS = [
          [lambda x: jnp.log(jnp.sinh(x)), lambda x: jnp.log((jnp.exp(x) - jnp.exp(-x)) / 2)], _log_sinh,
          slopes=[lambda x, ct: ct / jnp.tanh(x)]),
     Pair("logarithm of a quotient near 1", "the quotient keeps nothing of a small difference",
-         [lambda x, y: jnp.log(x / y), lambda x, y: jnp.log(x) - jnp.log(y)], _log_ratio, TWO, values=[0, 1],
+         [lambda x, y: jnp.log(x / y), lambda x, y: jnp.log(x) - jnp.log(y)], _log_ratio, TWO, values=[0, 1], gap=True,
          slopes=[lambda x, y, ct: ct / x, lambda x, y, ct: -ct / y]),
     Pair("logit, of logarithms", "1 - p keeps nothing of a small p, and the logarithms cancel near 1/2",
          [lambda p: jnp.log(p) - jnp.log(1 - p)], _logit, values=[0], slopes=[lambda p, ct: ct / (p * (1 - p))]),
@@ -257,7 +319,7 @@ EXPONENTIALS = [
     Pair("cosh - 1", "cosh(x) - 1 cancels for small x", [lambda x: jnp.cosh(x) - 1], lambda x: 2 * jnp.sinh(0.5 * x) ** 2),
     Pair("1 - cosh", "1 - cosh(x) cancels for small x", [lambda x: 1 - jnp.cosh(x)], lambda x: -2 * jnp.sinh(0.5 * x) ** 2),
     Pair("difference of exponentials", "the exponentials cancel where x and y are near",
-         [lambda x, y: jnp.exp(x) - jnp.exp(y)], _exp_difference, TWO, values=[0, 1],
+         [lambda x, y: jnp.exp(x) - jnp.exp(y)], _exp_difference, TWO, values=[0, 1], gap=True,
          slopes=[lambda x, y, ct: ct * jnp.exp(x), lambda x, y, ct: -ct * jnp.exp(y)]),
     Pair("step of exp", "exp(x + h) and exp(x) cancel for small h",
          [lambda x, h: jnp.exp(x + h) - jnp.exp(x)], lambda x, h: jnp.exp(x) * jnp.expm1(h), TWO),
@@ -274,7 +336,7 @@ EXPONENTIALS = [
          lambda x, y: 0.5 * _erf_difference(0.7071067811865476 * x, 0.7071067811865476 * y), TWO, values=[0, 1]),
     Pair("logarithmic mean", "the quotient keeps nothing of a small difference, and is 0 / 0 where both are the same",
          [lambda x, y: (x - y) / jnp.log(x / y), lambda x, y: (x - y) / (jnp.log(x) - jnp.log(y))],
-         lambda x, y: jnp.where(x == y, x, (x - y) / jnp.where(x == y, 1.0, _log_ratio(x, y))), TWO, values=[0, 1]),
+         _log_mean, TWO, values=[0, 1], gap=True),
     # Growth that is limited.
     Pair("logistic growth", "exp overflows, and inf / inf is NaN",
          [lambda x, a, b, c: a * jnp.exp(x) / (b + c * (jnp.exp(x) - 1)),
@@ -290,7 +352,7 @@ EXPONENTIALS = [
          [lambda x, y, n: x**n / y**n], lambda x, y, n: (x / y) ** n, THREE, values=[0, 1]),
     # Interest.
     Pair("complement of growth", "1 - (1 + x)**n cancels for small x",
-         [lambda x, n: 1 - (1 + x) ** n], lambda x, n: -jnp.expm1(n * jnp.log1p(x)), TWO, values=[0]),
+         [lambda x, n: 1 - (1 + x) ** n], _complement_of_growth, TWO, values=[0]),
     Pair("growth over its rate", "(1 + x)**n - 1 cancels for small x, and is 0 at 0",
          [lambda x, n: ((1 + x) ** n - 1) / x],
          lambda x, n: safe_divide(jnp.expm1(n * jnp.log1p(x)), x, n), TWO, values=[0]),
@@ -313,6 +375,9 @@ EXPONENTIALS = [
          _log_tail),
     Pair("normal distribution's tail", "1 - cdf(x) cancels for large x",
          [lambda x: 1 - jax.scipy.special.ndtr(x)], lambda x: jax.scipy.special.ndtr(-x)),
+    Pair("logarithm of a Bessel function", "the function overflows before its logarithm is taken",
+         [lambda x: jnp.log(jax.scipy.special.i0(x))], lambda x: jnp.abs(x) + jnp.log(jax.scipy.special.i0e(x)),
+         slopes=[lambda x, ct: ct * (jax.scipy.special.i1e(x) / jax.scipy.special.i0e(x))]),
     Pair("logarithm of erfc", "erfc underflows to 0 before its logarithm is taken", [lambda x: jnp.log(lax.erfc(x))],
          lambda x: jax.scipy.special.log_ndtr(-1.4142135623730951 * x) + 0.6931471805599453),
     Pair("step of lgamma", "the logarithms of the gamma function cancel",

@@ -23,7 +23,7 @@ _CLOSE = 2e-6
 class Pattern:
     """One traced pattern. `better`: what to write, a function of what its holes are bound to; `ruled`: the same with the
     derivatives that the pair says. `size`: how many terms it has. `elementwise`: all holes are as large as the result. `heads`:
-    the operations of the parts of a sum or a product."""
+    the operations of the parts of a sum or a product. `gap`: whether `better` takes the first hole less the second too."""
 
     pair: Pair
     part: str
@@ -35,6 +35,7 @@ class Pattern:
     size: int
     elementwise: bool
     heads: frozenset[str]
+    gap: bool = False
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from untrace.ir.types import Data
 F = Callable[..., Data]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pair:
     """`written`: the ways in which it is written; `better`: what to write, of the same holes. `holes`: what each is, "float" or
     "bool". `slopes`: for each hole how to write the cotangent, of the holes and the result's cotangent; where there is none,
@@ -30,6 +30,12 @@ class Pair:
     is_derivative: bool = False
     numbers: Sequence[int] = ()
     values: Sequence[int] = ()  # holes that are none
+    gap: bool = False  # whether `better` takes as `gap` the first hole less the second, without what both are sums of
+
+    @property
+    def known(self) -> bool:
+        """Whether it is in the table: a series that is found for a program is not."""
+        return bool(self.written)
 
     def refuses(self, hole: int, term: object) -> bool:
         """Whether a hole must not be this: a number of the text, or none."""
@@ -39,6 +45,11 @@ class Pair:
 
 TWO = ("float", "float")
 THREE = ("float", "float", "float")
+
+
+def gap_of(x: Data, y: Data, gap: Data | None) -> Data:
+    """x - y, or what it is known to be."""
+    return x - y if gap is None else gap
 
 
 def safe_divide(x: Data, y: Data, at_zero: Data) -> Data:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +20,8 @@ import numpy as np
 from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
 from untrace.ir.liveness import needed_for
-from untrace.ir.nodes import Atom, Equation, Function, Primitive, Value
-from untrace.ir.types import Data, DType
+from untrace.ir.nodes import Atom, Equation, Function, Literal, Primitive, Value
+from untrace.ir.types import Data
 from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.matching import Affine, Bound, Matcher, Parted, Pattern
 from untrace.tools.doctor.pair import Pair
@@ -30,6 +31,7 @@ from untrace.tools.doctor.tape import is_float
 from untrace.tools.doctor.terms import (
     PRODUCTS,
     SUMS,
+    Gap,
     Operand,
     Term,
     Terms,
@@ -70,17 +72,19 @@ def place_of_match(function: Function, match: Match) -> tuple[int, ...]:
     return (*[n for pair in match.inside for n in pair], function.equations.index(match.anchor))
 
 
-def matches_in(function: Function, derivatives: bool) -> list[Match]:
+def matches_in(function: Function, derivatives: frozenset[str] | None, only: Pair | None = None) -> list[Match]:
     """Every place in `function`, whose calls are inlined, where something is written that can be repaired; the largest
-    patterns first. derivatives: whether derivatives of what is written are looked for too."""
+    patterns first. derivatives: derivatives of what is written are looked for too, where what is differentiated has these
+    operations. only: of this pair."""
     terms = Terms(function)
-    arrays = _array_patterns(function, derivatives)
+    names = Names(terms.operations, derivatives, only)
+    elementwise, arrays = _elementwise(names), _array_patterns(function, names)
     makers = terms.once(function.equations)
     found: list[Match] = []
     for number, equation in enumerate(function.equations):
         for place, body in enumerate(bodies_of(equation.callee)):
             found += [
-                replace(match, inside=((number, place), *match.inside)) for match in matches_in(body, derivatives)
+                replace(match, inside=((number, place), *match.inside)) for match in matches_in(body, derivatives, only)
             ]
         value = equation.outputs[0] if len(equation.outputs) == 1 else None
         if value is None or not is_float(value.aval.dtype):
@@ -98,7 +102,7 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
             if type(root) is not Term or start is None:
                 continue
             shape = behind[0].inputs[0].aval.shape if behind else value.aval.shape
-            patterns = [*_elementwise(derivatives).get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
+            patterns = [*elementwise.get(root.name, ()), *arrays.get((root.name, value.aval.dtype), ())]
             for pattern in patterns:
                 matcher = Matcher(pattern, terms, value.aval.dtype, shape)
                 bound = next(
@@ -106,8 +110,9 @@ def matches_in(function: Function, derivatives: bool) -> list[Match]:
                 )
                 if bound is not None:
                     found.append(Match(pattern, equation, _in_order(pattern, bound), times, behind))
-        found += _parted_in(terms, equation, value, derivatives, arrays)
-        found += [Match(p, equation, [*map(Affine, of)]) for p, of in series_patterns(makers, terms, equation)]
+        found += _parted_in(terms, equation, value, elementwise, arrays)
+        if only is None or not only.known:
+            found += [Match(p, equation, [*map(Affine, of)]) for p, of in series_patterns(makers, terms, equation)]
     return sorted(found, key=lambda match: (-match.pattern.size, not _is_plainly(match)))
 
 
@@ -116,7 +121,7 @@ def _is_plainly(match: Match) -> bool:
     return math.isclose(match.factor * (match.beside.factor if match.beside is not None else 1.0), 1.0, rel_tol=1e-6)
 
 
-def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Sequence[Pattern]]:
+def _array_patterns(function: Function, names: Names) -> Mapping[object, Sequence[Pattern]]:
     """Patterns of the reductions in a program: by the terms that they end in, and their types."""
     reduced = {
         (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, tuple(e.params["axes"])): None
@@ -133,7 +138,7 @@ def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Se
     reduced |= {(shape, dtype, axes): None for shape, _, axes in reduced for dtype in short}
     found: dict[object, list[Pattern]] = {}
     for shape, dtype, axes in reduced:
-        for pattern in _of_arrays(shape, dtype, axes, derivatives):
+        for pattern in _of_arrays(jax.ShapeDtypeStruct(shape, dtype), axes, names):
             found.setdefault((pattern.root.name, dtype), []).append(pattern)
     return found
 
@@ -141,66 +146,119 @@ def _array_patterns(function: Function, derivatives: bool) -> Mapping[object, Se
 # ---------------------------------------------------------------- tracing
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The operations of a program, and those of what is differentiated in it; None of what is no derivative. What is in neither
+    need not be looked for, and traced before: most of what is written needs a logarithm, or a root."""
+
+    own: frozenset[str]
+    derivatives: frozenset[str] | None
+    only: Pair | None
+
+    def ways(self, pair: Pair) -> Iterator[tuple[int, bool]]:
+        """Which ways of writing a pair may be in the program, and whether their derivatives may be."""
+        slopes = self.derivatives is not None and not pair.is_derivative
+        names = self.own | self.derivatives if self.derivatives is not None and slopes else self.own
+        names |= {"sqrt"} if names & {"rsqrt", "pow"} else set()
+        for number, needed in enumerate(_needed(pair) if self.only in (None, pair) else ()):
+            if needed <= names:
+                yield number, slopes
+
+
 @functools.cache
-def _elementwise(derivatives: bool) -> Mapping[str, Sequence[Pattern]]:
+def _needed(pair: Pair) -> Sequence[frozenset[str]]:
+    """The operations that each way of writing a pair has, whatever the shapes are: those that are written in one way only."""
+    kinds = jax.ShapeDtypeStruct((3,) if pair.arrays else (), np.float32)
+    options = {"axis": 0, "keepdims": False} if pair.arrays else {}
+    found = []
+    for written in pair.written:
+        function = traced(functools.partial(written, **options), [_hole_type(k, kinds) for k in pair.holes], pair.name)
+        names = Terms(function).operations if function is not None else frozenset()
+        found.append(names & EVERY)
+    return found
+
+
+# What there is one name for, in a program and in its terms. Products of matrices are sums of arrays too.
+EVERY = frozenset(
+    "sqrt exp log log1p expm1 sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc lgamma logistic cbrt"
+    " reduce_max reduce_prod".split()
+)
+
+
+def _elementwise(names: Names) -> Mapping[str, Sequence[Pattern]]:
     number = jax.ShapeDtypeStruct((), np.float32)
     found: dict[str, list[Pattern]] = {}
     for pair in PAIRS:
-        if not pair.arrays:
-            for pattern in _patterns(pair, [_hole_type(kind, number) for kind in pair.holes], {}, derivatives):
+        for way, slopes in () if pair.arrays else names.ways(pair):
+            for pattern in _patterns(pair, way, number, None, slopes):
                 found.setdefault(pattern.root.name, []).append(pattern)
     return found
 
 
-@functools.lru_cache(256)
-def _of_arrays(shape: tuple[int, ...], dtype: DType, axes: tuple[int, ...], derivatives: bool) -> Sequence[Pattern]:
-    array = jax.ShapeDtypeStruct(shape, dtype)
-    found: list[Pattern] = []
+def _of_arrays(array: jax.ShapeDtypeStruct, axes: tuple[int, ...], names: Names) -> Iterator[Pattern]:
     for pair in PAIRS:
-        for keepdims in (False, True) if pair.arrays else ():
-            options = {"axis": axes[0] if len(axes) == 1 else axes, "keepdims": keepdims}
-            found += _patterns(pair, [_hole_type(kind, array) for kind in pair.holes], options, derivatives)
-    return found
+        for way, slopes in names.ways(pair) if pair.arrays else ():
+            for keepdims in (False, True):
+                yield from _patterns(pair, way, array, (axes, keepdims), slopes)
 
 
 def _hole_type(kind: str, number: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(number.shape, np.bool_) if kind == "bool" else number
 
 
+@functools.lru_cache(8192)
 def _patterns(
-    pair: Pair, avals: Sequence[jax.ShapeDtypeStruct], options: Mapping[str, object], derivatives: bool
-) -> Iterator[Pattern]:
+    pair: Pair, way: int, aval: jax.ShapeDtypeStruct, reduced: tuple[tuple[int, ...], bool] | None, derivatives: bool
+) -> Sequence[Pattern]:
+    """One way of writing a pair, and its derivatives. reduced: the axes of an array, and whether they are kept."""
+    options: dict[str, object] = {}
+    if reduced is not None:
+        axes, keepdims = reduced
+        options = {"axis": axes[0] if len(axes) == 1 else axes, "keepdims": keepdims}
+    avals = [_hole_type(kind, aval) for kind in pair.holes]
     better = functools.partial(pair.better, **options) if options else pair.better
     slopes = [functools.partial(s, **options) if s is not None and options else s for s in pair.slopes]
-    ruled = _ruled(better, slopes, not pair.arrays) if any(slopes) else better
-    for written in pair.written:
-        written = functools.partial(written, **options) if options else written
-        yield from _pattern(pair, "", written, better, ruled, avals)
-        if pair.is_derivative or not derivatives:
-            continue
-        try:
-            out = jax.eval_shape(written, *avals)
-        except (TypeError, ValueError):  # not for these shapes
-            continue
-        for place in [i for i, a in enumerate(avals) if is_float(a.dtype)]:
-            slope = slopes[place] if place < len(slopes) else None
-            right = slope or _pulled(better, place)
-            part = f", its derivative by operand {place}" if len(avals) > 1 else ", its derivative"
-            yield from _pattern(pair, part, _pulled(written, place), right, right, [*avals, out])
+    ruled = _ruled(better, slopes, len(avals), not pair.arrays) if any(slopes) else better
+    written = functools.partial(pair.written[way], **options)
+    function = traced(written, avals, pair.name)
+    if function is None:  # not for these shapes
+        return ()
+    found = [_pattern(pair, "", function, better, ruled)]
+    out = jax.ShapeDtypeStruct(function.results[0].aval.shape, function.results[0].aval.dtype)
+    for place in [i for i, a in enumerate(avals) if derivatives and is_float(a.dtype)]:
+        slope = slopes[place] if place < len(slopes) else None
+        right = slope or _pulled(better, place)
+        part = f", its derivative by operand {place}" if len(avals) > 1 else ", its derivative"
+        pulled = traced(_pulled(written, place), [*avals, out], pair.name)
+        if pulled is not None:
+            found.append(_pattern(pair, part, pulled, right, right))
             # What is differentiated itself has 1 for the cotangent.
-            ones = [_with_one(f, out, not pair.arrays) for f in (_pulled(written, place), right)]
-            yield from _pattern(pair, part, ones[0], ones[1], ones[1], avals)
+            one = _with_one(right, out, not pair.arrays)
+            found.append(_pattern(pair, part, _of_one(pulled), one, one))
+    return [pattern for pattern in found if pattern is not None]
+
+
+def _of_one(function: Function) -> Function:
+    """A function with 1 for its last operand."""
+    *params, last = function.params
+    one = Literal(np.ones((), last.aval.dtype)[()], jax.core.ShapedArray((), last.aval.dtype))
+    equations = [
+        Equation(e.callee, [one if a is last else a for a in e.inputs], e.outputs, e.params, e.origin)
+        for e in function.equations
+    ]
+    return Function(function.name, params, equations, function.results)
 
 
 def _ruled(
-    better: Callable[..., Data], slopes: Sequence[Callable[..., Data] | None], elementwise: bool
+    better: Callable[..., Data], slopes: Sequence[Callable[..., Data] | None], holes: int, elementwise: bool
 ) -> Callable[..., Data]:
     """A better way of writing whose derivatives are those that its pair has."""
     ruled = jax.custom_vjp(lambda *args: better(*args))
 
     def back(args: tuple[Data, ...], ct: Data) -> tuple[Data, ...]:
-        own = [slopes[i] if i < len(slopes) else None for i in range(len(args))]
-        return tuple([(slope or _pulled(better, i))(*args, ct) for i, slope in enumerate(own)])
+        own = [slopes[i] if i < len(slopes) else None for i in range(holes)]
+        found = [(slope or _pulled(better, i))(*args[:holes], ct) for i, slope in enumerate(own)]
+        return (*found, *map(jnp.zeros_like, args[holes:]))  # the difference of two holes is no third
 
     ruled.defvjp(lambda *args: (better(*args), args), back)
     return lambda *args: ruled(*jnp.broadcast_arrays(*args)) if elementwise else ruled(*args)
@@ -228,27 +286,21 @@ def _with_one(function: Callable[..., Data], out: jax.ShapeDtypeStruct, elementw
 
 
 def _pattern(
-    pair: Pair,
-    part: str,
-    written: Callable[..., Data],
-    better: Callable[..., Data],
-    ruled: Callable[..., Data],
-    avals: Sequence[jax.ShapeDtypeStruct],
-) -> Iterator[Pattern]:
-    function = traced(written, avals, pair.name)
-    if function is None or type(function.results[0]) is not Value:
-        return
+    pair: Pair, part: str, function: Function, better: Callable[..., Data], ruled: Callable[..., Data]
+) -> Pattern | None:
+    if type(function.results[0]) is not Value:
+        return None
     terms = Terms(function)
     root = terms.term(function.results[0])
     if type(root) is not Term:
-        return
+        return None
     size = _size(terms, root) - (terms.factor(root)[0] != 1.0)
     used = _leaves(terms, root)
     # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
-    if all(hole in used for hole in function.params) and size > 1:
-        yield Pattern(
-            pair, part, terms, root, function.params, better, ruled, size, not pair.arrays, _heads(terms, root)
-        )
+    if size <= 1 or not all(hole in used for hole in function.params):
+        return None
+    heads, gap = _heads(terms, root), pair.gap and not part
+    return Pattern(pair, part, terms, root, function.params, better, ruled, size, not pair.arrays, heads, gap)
 
 
 def traced(function: Callable[..., Data], avals: Sequence[Data], name: str) -> Function | None:
@@ -286,14 +338,18 @@ def _in_order(pattern: Pattern, bound: Bound) -> list[Affine]:
 
 
 def _parted_in(
-    terms: Terms, equation: Equation, value: Value, derivatives: bool, arrays: Mapping[object, Sequence[Pattern]]
+    terms: Terms,
+    equation: Equation,
+    value: Value,
+    elementwise: Mapping[str, Sequence[Pattern]],
+    arrays: Mapping[object, Sequence[Pattern]],
 ) -> Iterator[Match]:
     """Patterns that are some of the parts of a sum or a product, in any order."""
     term = terms.term(value)
     names = next((n for n in (SUMS, PRODUCTS) if type(term) is Term and term.name in n), ())
     heads = terms.heads(value, names is SUMS)
     for name in names:
-        for pattern in [*_elementwise(derivatives).get(name, ()), *arrays.get((name, value.aval.dtype), ())]:
+        for pattern in [*elementwise.get(name, ()), *arrays.get((name, value.aval.dtype), ())]:
             if pattern.pair.is_derivative or not pattern.heads <= heads:
                 continue
             matcher = Matcher(pattern, terms, value.aval.dtype, value.aval.shape)
@@ -329,10 +385,18 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
     rest = match.beside.rest if match.beside is not None else ()
     others = [x for x, _ in rest if x is not None and not isinstance(x, (float, Term))]
     is_sum = match.beside is not None and match.beside.is_sum
+    gap = _gap(function, match)
+    others += [] if gap is None else [x for x, _ in gap.items]
     avals += [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in others]
 
     def typed(*args: Data) -> Data:
-        found = write(*[_moved_by(x, a) for x, a in zip(args, match.bound, strict=False)])
+        holes = [_moved_by(x, a) for x, a in zip(args, match.bound, strict=False)]
+        if gap is not None:
+            left = args[len(args) - len(gap.items) :]
+            parts = [_moved_by(x, Affine(a, times)) for x, (a, times) in zip(left, gap.items, strict=True)]
+            parts += [gap.number] if gap.number or not parts else []
+            holes.append(functools.reduce(operator.add, parts))
+        found = write(*holes)
         found = found if match.factor == 1.0 else match.factor * found
         more = iter(args[len(match.bound) :])
         for x, count in rest:
@@ -365,6 +429,15 @@ def replaced(function: Function, match: Match, with_rule: bool = False) -> Funct
         equations.append(Equation(e.callee, inputs, e.outputs, e.params, e.origin) if changed else e)
     results = [put[1] if r is out else r for r in function.results]
     return without_dead(Function(function.name, function.params, equations, results, function.jaxpr))
+
+
+def _gap(function: Function, match: Match) -> Gap | None:
+    """What the difference of the first two holes is, where they are sums that have something in common."""
+    if not match.pattern.gap:
+        return None
+    terms, (one, other, *_) = Terms(function), match.bound
+    shifts = [(one.shift, 1.0), (other.shift, -1.0)]
+    return terms.difference([(one.atom, one.scale), (other.atom, -other.scale), *shifts])
 
 
 def _moved_by(x: Data, by: Affine) -> Data:

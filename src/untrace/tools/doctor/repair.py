@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from untrace._errors import CaptureError
@@ -37,7 +38,7 @@ class Repair:
     """One better way of writing, where it was taken. `changes`: the equations that it stands for the last of, each with the
     pattern's name and its own place in the program when it was put in. `better`: of which samples the result is right, or
     nearer to it, by this. `positive`: it is worse where an input is negative of which all that was given is positive.
-    `unlucky`: on how many samples it is off by some more ULP than before."""
+    `unlucky`: on how many samples it is off by some more ULP than before. `known`: whether it is a pair that people know."""
 
     name: str
     because: str
@@ -45,6 +46,7 @@ class Repair:
     better: np.ndarray
     positive: bool
     unlucky: int
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,10 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """In what repairs are put. `derivatives`: whether derivatives of what is written are looked for too. `derived`: of a
-    function that is differentiated before it is examined, the program that then is."""
+    """In what repairs are put. `derivatives`: as of `matches_in`. `derived`: of a function that is differentiated before it is
+    examined, the program that then is."""
 
-    derivatives: bool
+    derivatives: frozenset[str] | None = None
     derived: Callable[[Function], Function | None] | None = None
 
     def put(self, function: Function, match: Match) -> Function | None:
@@ -97,7 +99,7 @@ def repaired(function: Function, found: Examination, site: Site, before: np.ndar
 def alone(program: Function, found: Examination, at: Equation) -> Repaired | None:
     """Another program for the same, in longer numbers, as the one repair; None where it does not help. at: where that is said
     to be."""
-    accepted = _accepted(found, program, found.errors, Site(False))
+    accepted = _accepted(found, program, found.errors, Site())
     if accepted is None:
         return None
     trial = accepted.better, accepted.positive, accepted.unlucky
@@ -134,7 +136,9 @@ def _best(
         helpful.append(key)
         if best is None or _left(found, made[2]) < _left(found, best[2]):
             best, chosen = made, key
-        if len(helpful) == _CHOICE or not (best[2] > LIMIT).any():
+        # What helps far away only is no reason not to look for what helps nearby.
+        is_near = _left(found, best[2])[0] < _left(found, errors)[0] or not _left(found, errors)[0]
+        if len(helpful) >= _CHOICE and is_near or not (best[2] > LIMIT).any():
             break
     tried -= {key for key in helpful if key != chosen}  # they may help again, beside the one that is taken
     return best
@@ -153,7 +157,7 @@ def _together(function: Function, found: Examination, errors: np.ndarray, site: 
             continue
         for other in places[:number]:
             again = [
-                m for m in matches_in(new, site.derivatives)
+                m for m in matches_in(new, site.derivatives, other.pattern.pair)
                 if m.name == other.name and m.anchor.origin is other.anchor.origin and m.beside is None
             ]  # fmt: skip
             both = site.put(new, again[0]) if again else None
@@ -161,7 +165,11 @@ def _together(function: Function, found: Examination, errors: np.ndarray, site: 
             if accepted and both:
                 trial = accepted.better, accepted.positive, accepted.unlucky
                 made = [(match, _change(function, match)), (again[0], _change(new, again[0]))]
-                return both, [Repair(m.name, m.pattern.pair.because, (c,), *trial) for m, c in made], accepted.errors
+                return (
+                    both,
+                    [Repair(m.name, m.pattern.pair.because, (c,), *trial, m.pattern.pair.known) for m, c in made],
+                    accepted.errors,
+                )
     return None
 
 
@@ -181,7 +189,8 @@ def _tried(function: Function, match: Match, found: Examination, errors: np.ndar
     if not accepted or not candidate:
         return None
     trial = accepted.better, accepted.positive, accepted.unlucky
-    repair = Repair(match.pattern.name, match.pattern.pair.because, candidate[1], *trial)
+    pair = match.pattern.pair
+    repair = Repair(match.pattern.name, pair.because, candidate[1], *trial, pair.known)
     return candidate[0], [repair], accepted.errors
 
 
@@ -195,7 +204,11 @@ def _everywhere(function: Function, match: Match, site: Site) -> tuple[Function,
             break
         changes.append(_change(function, match))
         function = new
-        again = [m for m in matches_in(function, site.derivatives) if m.pattern.pair is match.pattern.pair]
+        again = [
+            m
+            for m in matches_in(function, site.derivatives, match.pattern.pair)
+            if m.pattern.pair is match.pattern.pair
+        ]
         again = [m for m in again if not _is_own(m, changes)]
         if not again:
             break
@@ -210,7 +223,9 @@ def _change(function: Function, match: Match) -> Change:
 def changed(function: Function, repairs: Sequence[Repair], site: Site) -> Function:
     """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
     for change in [c for repair in repairs for c in repair.changes]:
-        for match in matches_in(function, site.derivatives):
+        with jax.ensure_compile_time_eval():  # a series is found by numbers, also where a text is being traced
+            matches = matches_in(function, site.derivatives)
+        for match in matches:
             if match.name == change.name and place_of_match(function, match) == change.place:
                 new = site.put(function, match)
                 if new is not None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.ir.types import Data
-from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, safe_divide
+from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, gap_of, safe_divide
 
 
 def _versine(x: Data) -> Data:
@@ -111,6 +111,10 @@ def _quotient_root(x: Data) -> Data:
     return 2 * x / (1 - x) / (jnp.sqrt((1 + x) / (1 - x)) + 1)
 
 
+def _any_arctangents(x: Data, y: Data, gap: Data | None = None) -> Data:
+    return jnp.where(x * y > -0.5, jnp.arctan(gap_of(x, y, gap) / (1 + x * y)), jnp.arctan(x) - jnp.arctan(y))
+
+
 def _root_difference(x: Data, y: Data) -> Data:
     """sqrt(x) - sqrt(y)."""
     total = jnp.sqrt(x) + jnp.sqrt(y)
@@ -162,7 +166,25 @@ ROOTS = [
     Pair("difference of roots, reversed", "the roots cancel",
          [lambda x, c: jnp.sqrt(x) - jnp.sqrt(x + c)], lambda x, c: -_sqrt_step(x, c), TWO),
     Pair("difference of any roots", "the roots cancel", [lambda x, y: jnp.sqrt(x) - jnp.sqrt(y)],
-         lambda x, y: (x - y) / (jnp.sqrt(x) + jnp.sqrt(y)), TWO, values=[0, 1]),
+         lambda x, y, gap=None: gap_of(x, y, gap) / (jnp.sqrt(x) + jnp.sqrt(y)), TWO, values=[0, 1], gap=True),
+    Pair("difference of any tangents", "the tangents cancel", [lambda x, y: jnp.tan(x) - jnp.tan(y)],
+         lambda x, y, gap=None: jnp.sin(gap_of(x, y, gap)) / (jnp.cos(x) * jnp.cos(y)), TWO, values=[0, 1], gap=True),
+    Pair("difference of any sines", "the sines cancel", [lambda x, y: jnp.sin(x) - jnp.sin(y)],
+         lambda x, y, gap=None: 2 * jnp.cos(0.5 * (x + y)) * jnp.sin(0.5 * gap_of(x, y, gap)), TWO, values=[0, 1], gap=True),
+    Pair("difference of any cosines", "the cosines cancel", [lambda x, y: jnp.cos(x) - jnp.cos(y)],
+         lambda x, y, gap=None: -2 * jnp.sin(0.5 * (x + y)) * jnp.sin(0.5 * gap_of(x, y, gap)), TWO, values=[0, 1], gap=True),
+    Pair("difference of any squares", "the squares cancel", [lambda x, y: x * x - y * y],
+         lambda x, y, gap=None: gap_of(x, y, gap) * (x + y), TWO, values=[0, 1], gap=True),
+    Pair("difference of any cubes", "the cubes cancel", [lambda x, y: x**3 - y**3, lambda x, y: x * x * x - y * y * y],
+         lambda x, y, gap=None: gap_of(x, y, gap) * (x * x + x * y + y * y), TWO, values=[0, 1], gap=True),
+    Pair("difference of any fourth powers", "the powers cancel", [lambda x, y: x**4 - y**4],
+         lambda x, y, gap=None: gap_of(x, y, gap) * ((x + y) * (x * x + y * y)), TWO, values=[0, 1], gap=True),
+    Pair("difference of any 1 / sqrt", "the roots cancel", [lambda x, y: 1 / jnp.sqrt(x) - 1 / jnp.sqrt(y)],
+         lambda x, y, gap=None: -_inverse_root_step(x, y, gap_of(x, y, gap)), TWO, values=[0, 1], gap=True),
+    Pair("difference of any 1 / x**2", "the reciprocals cancel", [lambda x, y: 1 / (x * x) - 1 / (y * y)],
+         lambda x, y, gap=None: -(gap_of(x, y, gap) / x / y) * (1 / x + 1 / y), TWO, values=[0, 1], gap=True),
+    Pair("difference of quotients", "the quotients cancel", [lambda x, y, a: a / x - a / y],
+         lambda x, y, a, gap=None: -gap_of(x, y, gap) / x * (a / y), THREE, values=[0, 1], gap=True),
     Pair("sqrt(1 + x) - 1", "the root cancels with 1 for small x",
          [lambda x: jnp.sqrt(1 + x) - 1], lambda x: x / (jnp.sqrt(1 + x) + 1)),
     Pair("1 - sqrt(1 - x)", "the root cancels with 1 for small x",
@@ -211,13 +233,14 @@ ROOTS = [
     Pair("step of a cube root", "the roots cancel",
          [lambda x, c: jnp.cbrt(x + c) - jnp.cbrt(x)], lambda x, c: _cbrt_step(x + c, x, c), TWO),
     Pair("difference of cube roots", "the roots cancel",
-         [lambda x, y: jnp.cbrt(x) - jnp.cbrt(y)], lambda x, y: _cbrt_step(x, y, x - y), TWO, values=[0, 1]),
+         [lambda x, y: jnp.cbrt(x) - jnp.cbrt(y)], lambda x, y, gap=None: _cbrt_step(x, y, gap_of(x, y, gap)), TWO,
+         values=[0, 1], gap=True),
     Pair("step of 1 / sqrt", "the roots cancel",
          [lambda x, c: 1 / jnp.sqrt(x) - 1 / jnp.sqrt(x + c)], lambda x, c: _inverse_root_step(x, x + c, c), TWO),
     Pair("step of 1 / sqrt, reversed", "the roots cancel",
          [lambda x, c: 1 / jnp.sqrt(x + c) - 1 / jnp.sqrt(x)], lambda x, c: -_inverse_root_step(x, x + c, c), TWO),
     Pair("difference of any reciprocals", "the reciprocals cancel",
-         [lambda x, y: 1 / x - 1 / y], lambda x, y: (y - x) / x / y, TWO, values=[0, 1]),
+         [lambda x, y: 1 / x - 1 / y], lambda x, y, gap=None: -gap_of(x, y, gap) / x / y, TWO, values=[0, 1], gap=True),
     Pair("step of 1 / x**2", "the reciprocals cancel",
          [lambda x, c: 1 / (x * x) - 1 / ((x + c) * (x + c))], lambda x, c: c / x / x / (x + c) * ((2 * x + c) / (x + c)), TWO),
     Pair("step of a square", "the squares cancel",
@@ -228,8 +251,7 @@ ROOTS = [
          [lambda x, h: jnp.tan(x + h) - jnp.tan(x)], lambda x, h: jnp.sin(h) / (jnp.cos(x) * jnp.cos(x + h)), TWO),
     Pair("difference of any arctangents", "the arctangents cancel",
          [lambda x, y: jnp.arctan(x) - jnp.arctan(y)],
-         lambda x, y: jnp.where(x * y > -0.5, jnp.arctan((x - y) / (1 + x * y)), jnp.arctan(x) - jnp.arctan(y)), TWO,
-         values=[0, 1]),
+         _any_arctangents, TWO, values=[0, 1], gap=True),
     # Rotations, and the spherical functions of Bessel.
     Pair("sin x - x cos x", "both are nearly x for small x",
          [lambda x: jnp.sin(x) - x * jnp.cos(x)], lambda x: x * x * x * _bessel(x), slopes=[lambda x, ct: ct * x * jnp.sin(x)]),
@@ -268,7 +290,8 @@ ROOTS = [
     Pair("sqrt((1 + x) / (1 - x)) - 1", "the root cancels with 1 for small x",
          [lambda x: jnp.sqrt((1 + x) / (1 - x)) - 1], _quotient_root, values=[0]),
     Pair("root of a quotient, less 1", "the root cancels with 1 where x is near y",
-         [lambda x, y: jnp.sqrt(x / y) - 1], lambda x, y: (x - y) / (jnp.sqrt(y) * (jnp.sqrt(x) + jnp.sqrt(y))), TWO, values=[0, 1]),
+         [lambda x, y: jnp.sqrt(x / y) - 1],
+         lambda x, y, gap=None: gap_of(x, y, gap) / (jnp.sqrt(y) * (jnp.sqrt(x) + jnp.sqrt(y))), TWO, values=[0, 1], gap=True),
     Pair("square of a difference of roots", "the sum cancels with twice the root",
          [lambda x, y: x + y - 2 * jnp.sqrt(x * y), lambda x, y: x + y - 2 * jnp.sqrt(x) * jnp.sqrt(y)],
          lambda x, y: _root_difference(x, y) ** 2, TWO, values=[0, 1]),
@@ -276,5 +299,6 @@ ROOTS = [
          [lambda x, y: x * x + y * y - 2 * x * y], lambda x, y: (x - y) * (x - y), TWO, values=[0, 1]),
     Pair("harmonic sum", "the product overflows or underflows where the quotient does not",
          [lambda x, y: x * y / (x + y)], lambda x, y: x / (x / y + 1), TWO, values=[0, 1]),
-    Pair("quotient less 1", "the quotient cancels with 1", [lambda x, y: x / y - 1], lambda x, y: (x - y) / y, TWO, values=[0, 1]),
+    Pair("quotient less 1", "the quotient cancels with 1", [lambda x, y: x / y - 1],
+         lambda x, y, gap=None: gap_of(x, y, gap) / y, TWO, values=[0, 1], gap=True),
 ]  # fmt: skip

@@ -78,7 +78,9 @@ class Tape:
     inputs: Sequence[Quantity] = ()
     results: Sequence[Quantity] = ()
     steps: list[Step] = field(default_factory=list)
-    constants: list[Quantity] = field(default_factory=list)  # arrays that the program closes over
+    constants: list[Quantity] = field(
+        default_factory=list
+    )  # arrays that the program closes over, and its rounded numbers
     unfinished: np.ndarray | None = None  # samples whose loops went on for longer than they were followed
 
     def replayed(
@@ -123,6 +125,7 @@ class _Evaluation:
         self._exactly = exactly
         self._count = 0
         self._calls: list[Equation] = []
+        self._numbers: dict[tuple[DType, float], Quantity] = {}
 
     def given(self, values: Data, dtype: DType) -> Quantity:
         """An input. Only its floats are known more exactly than they are computed with: as real numbers."""
@@ -160,6 +163,11 @@ class _Evaluation:
         constant = Quantity(aval.dtype, many, exacts, True)
         if array.ndim:
             self.tape.constants.append(constant)
+        elif _is_rounded(array):
+            # The same number in two places is one: what is known of it no better than of an input moves both.
+            known = self._numbers.setdefault((aval.dtype, float(array)), constant)
+            self.tape.constants += [constant] if known is constant else []
+            return known
         return constant
 
     # ---------------------------------------------------------------- one equation
@@ -414,6 +422,13 @@ class _Move:
                 values = np.where(inside, values, exact.exact_of(np.float64("nan")) if every.dtype == object else 0)
             found.append(values.reshape(p.shape))
         return found
+
+
+def _is_rounded(number: np.ndarray) -> bool:
+    """Whether a number of the text has so many digits that it stands for one that the type does not have, as pi."""
+    digits = jnp.finfo(number.dtype).nmant
+    mantissa = np.frexp(np.float64(number))[0]
+    return bool(digits > 16 and np.isfinite(mantissa) and (mantissa * 2.0 ** (digits // 2)) % 1)
 
 
 def _places(shape: tuple[int, ...], first: int) -> np.ndarray:

@@ -27,6 +27,7 @@ _MOVES = frozenset(
 _POINTWISE = frozenset(
     "add sub mul div neg exp log log1p expm1 sqrt rsqrt square integer_pow pow logistic tanh".split()
 )
+_POSITIVE = frozenset({"exp", "exp2", "sqrt", "square", "abs", "cosh", "logistic", "erfc"})
 _MOST_PARTS = 8
 _FEW = 4  # a power that may be written as a product
 # Equations that are nothing but a call, whose body may stand in their place.
@@ -51,6 +52,14 @@ class Parts:
     each with its power, and the number that is multiplied with."""
 
     items: Sequence[tuple[Operand, float]]
+    number: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A difference of values of the program: values, each times a number, and a number that is added."""
+
+    items: Sequence[tuple[Atom, float]]
     number: float
 
 
@@ -252,6 +261,15 @@ class Terms:
             return value
         return key if type(equation.callee) is Primitive else value
 
+    @property
+    def operations(self) -> frozenset[str]:
+        """The names of all operations, in the bodies of loops and choices too."""
+        made = dict.fromkeys([e for e, _ in self._made.values()])
+        found = {e.callee.name for e in made if type(e.callee) is Primitive}
+        for body in [b for e in made for b in bodies_of(e.callee)]:
+            found |= Terms(body).operations
+        return frozenset(found)
+
     def held(self, term: Term) -> tuple[float, Value | None]:
         """A value of the program that is a term times a number, and the number; the first one, None where there is none."""
         if self._held is None:
@@ -261,6 +279,32 @@ class Terms:
                 if rest is not None and factor:
                     self._held.setdefault(self._number(rest), (factor, value))
         return self._held.get(self._number(term), (1.0, None))
+
+    def difference(self, parts: Sequence[tuple[Operand, float]]) -> Gap | None:
+        """The sum of operands times numbers, without what they have in common: of x + h and x times -1 it is h. None where that
+        is nothing, or what is left is no value of the program."""
+        left: list[tuple[Operand, float]] = []
+        number, sizes, is_less = 0.0, 0.0, False
+        for x, times in parts:
+            own = self.parts(x, True)
+            number, sizes = number + times * own.number, sizes + abs(times * own.number)
+            for part, count in own.items:
+                place = next((n for n, (other, _) in enumerate(left) if self.same(part, other)), None)
+                if place is None:
+                    left.append((part, times * count))
+                else:
+                    left[place], is_less = (part, left[place][1] + times * count), True
+        found: list[tuple[Atom, float]] = []
+        for part, count in left:
+            factor, value = (1.0, part) if type(part) is not Term else self.held(part)
+            if count and (value is None or isinstance(value, float) or value in self.inner):
+                return None
+            found += (
+                [(value, count / factor)]
+                if count and value is not None and not isinstance(value, (float, Term))
+                else []
+            )
+        return Gap(found, number) if is_less or sizes > abs(number) else None
 
     # ---------------------------------------------------------------- terms
 
@@ -316,6 +360,8 @@ class Terms:
             return self._product(args[0], args[0], False)
         if name == "integer_pow":
             return self._power(args[0], params["y"])
+        if name == "abs" and self._is_positive(args[0]):
+            return self.term(args[0])
         power = self.term(args[1]) if name == "pow" else None
         if power == 0.5:
             return self._root(args[0])
@@ -333,6 +379,16 @@ class Terms:
             if factor != 1.0 and rest is not None:
                 return self._scaled(factor, Term(name, (rest, *args[1:]), key))
         return Term(name, tuple(args), key)
+
+    def _is_positive(self, x: Operand) -> bool:
+        """Whether a term is no negative number, whatever is in it."""
+        term = self.term(x)
+        if type(term) is not Term:
+            return isinstance(term, float) and term >= 0
+        if term.name in ("add", "add_any", "mul", "div"):
+            return all(map(self._is_positive, term.args))
+        is_even = term.name == "integer_pow" and isinstance(term.key, int) and term.key % 2 == 0
+        return is_even or term.name in _POSITIVE
 
     def _root(self, x: Operand) -> Operand:
         """A square root, with the number in it in front."""
