@@ -45,9 +45,9 @@ def update(gradient, state, params):
     params: {"b": f32[], "w": f32[m]}.
     Returns: (like state, f32[], f32[m]).
     """
-    new_update_fn, updates, updates_2 = update_fn(state, gradient["b"], gradient["w"])
+    new_state, updates, updates_2 = update_fn(state, gradient["b"], gradient["w"])
     return (
-        new_update_fn,
+        new_state,
         -0.001 * (updates + 0.0001 * params["b"]),
         -0.001 * (updates_2 + 0.0001 * params["w"]),
     )

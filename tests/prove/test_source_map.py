@@ -121,8 +121,8 @@ MAPS = [
         network,
         ([{"w": f32(2, 2)}] * 3, f32(4, 2)),
         [
-            ("dot_general", ['layer(param["w"], x)', "x @ w"], 'x @ p["w"]'),
-            ("tanh", ['layer(param["w"], x)', "jnp.tanh(x @ w)"], 'jnp.tanh(x @ p["w"])'),
+            ("dot_general", ["layer(param, x)", 'x @ p["w"]'], 'x @ p["w"]'),
+            ("tanh", ["layer(param, x)", 'jnp.tanh(x @ p["w"])'], 'jnp.tanh(x @ p["w"])'),
         ],
     ),
     (
@@ -196,7 +196,7 @@ def test_turns_of_a_loop_and_calls_of_a_shared_function_are_all_there():
     d = untrace.decompile(network)([{"w": f32(2, 2)}] * 3, f32(4, 2))
     line = next(n for n, text in enumerate(d.source.split("\n"), 1) if "return jnp.tanh(" in text)
     assert [e.primitive for e in d.source_map.at(line)] == ["dot_general", "tanh"] * 3
-    assert [e.primitive for e in d.source_map.at(line, d.source.split("\n")[line - 1].index("x @ w"))].count(
+    assert [e.primitive for e in d.source_map.at(line, d.source.split("\n")[line - 1].index('x @ p["w"]'))].count(
         "tanh"
     ) == 3
 

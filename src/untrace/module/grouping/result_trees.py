@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from untrace._identifiers import identifier
+from untrace._identifiers import identifier, snake_case
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
@@ -264,6 +264,9 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
         hints = {base_of(output_of(equation, p).hint or "") for p in group.places}
         if len(hints) == 1 and hints != {""}:
             return clean(hints.pop())
+    if not word and not gradient and hasattr(group.example, "_fields"):
+        name = type(group.example).__name__
+        return "new_state" if name.endswith("State") else clean(snake_case(name))
     return clean(f"{'d' if gradient else 'new'}_{word or callee_of(equation, Local).body.name.removesuffix('_bwd')}")
 
 
