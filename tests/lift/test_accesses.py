@@ -95,6 +95,31 @@ def update(c, source, gain):
     return c - 0.1 * jax.grad(misfit)(c, source, gain)
 
 
+class Gaussian(NamedTuple):
+    mean: jax.Array
+    cov: jax.Array
+
+
+def predict(state, noise):
+    F = jnp.array([[1.0, 0.1], [-jnp.cos(state.mean[0]), 1.0]])
+    return Gaussian(F @ jnp.sin(state.mean), F @ state.cov @ F.T + noise * jnp.eye(2)), F
+
+
+def corrected(prior, y):
+    gain = jnp.linalg.solve(prior.cov + jnp.eye(2), prior.cov)
+    mean = prior.mean + gain @ (y - prior.mean)
+    return Gaussian(mean, prior.cov - gain @ prior.cov), jnp.sum((y - prior.mean) ** 2)
+
+
+def filtered(init, ys, noise):
+    def step(state, y):
+        prior, F = predict(state, noise)
+        posterior, error = corrected(prior, y)
+        return posterior, (prior, F, error)
+
+    return jax.lax.scan(step, init, ys)
+
+
 def small(*shape):
     return jnp.linspace(-0.5, 0.7, int(jnp.prod(jnp.array(shape)))).reshape(shape)
 
@@ -142,6 +167,19 @@ def test_the_parameters_are_the_author_s(name):
     definitions = [d for d in ast.parse(written.source).body if isinstance(d, ast.FunctionDef)]
     heads = {f"{d.name}({', '.join([a.arg for a in d.args.args])})" for d in definitions}
     assert set(expected) <= heads
+
+
+def test_what_a_function_gives_back_is_a_tree_of_its_author_s():
+    written = untrace.decompile(filtered)(Gaussian(small(2), jnp.eye(2)), small(5, 2), jnp.float32(0.1))
+    assert written.proof.at_least("bits")
+    for line in (
+        "def predict(state, noise):",
+        "def corrected(prior, y):",
+        "prior, F = predict(state, noise)",
+        "posterior, error = corrected(prior, y)",
+        "return posterior, (prior, F, error)",
+    ):
+        assert line in written.source, written.source
 
 
 def parts_of(function):
