@@ -72,6 +72,28 @@ def test_the_message_says_what_was_fixed_and_what_came():
     assert "y: f32[n] (m = 3, n = 4), not for f32[5]" in str(caught.value)
 
 
+def test_a_static_field_on_which_only_a_derivative_depends_is_fixed():
+    """Rules are other objects at every trace, as JAX's memory has it: what they say tells whether they are the same."""
+
+    def scaled(body):
+        @jax.custom_jvp
+        def wave(x):
+            return jnp.sin(x)
+
+        @wave.defjvp
+        def wave_jvp(primals, tangents):
+            return wave(*primals), body.mass * tangents[0]
+
+        return wave(body.x)
+
+    texts = set()
+    for _ in range(2):
+        texts.add(untrace.decompile(scaled)(Body(jnp.ones(3), 2.0, "a")).source)
+        jax.clear_caches()
+    (text,) = texts
+    assert "Body(f32[n] | (2.0, *))" in text, text
+
+
 def test_static_fields_are_refused_where_the_text_depends_on_them(tmp_path):
     energy = saved(untrace.decompile(lambda b: 0.5 * b.mass * jnp.sum(b.x**2))(Body(jnp.ones(3), 2.0, "a")), tmp_path)
     assert energy(Body(jnp.ones(5), 2.0, "b")) == 5.0  # the name makes no difference, the size follows

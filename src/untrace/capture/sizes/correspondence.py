@@ -40,10 +40,6 @@ class Correspondence:
         """All numbers of the first trace."""
         return {*self.integers, *self.fractions, *self.constants}
 
-    def is_same(self) -> bool:
-        """Whether no number differs between the traces."""
-        return not self.fractions and all(set(s) == {n} for n, seen in self.integers.items() for s in seen)
-
     def following(self) -> dict[int, tuple[int, ...]] | None:
         """{integer that follows the sizes: what it is in the other traces}; None where one stands for several."""
         found = {n: seen for n, seen in self.integers.items() if any(set(s) != {n} for s in seen)}

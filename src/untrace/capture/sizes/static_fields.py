@@ -8,9 +8,8 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, default_registry
 
-from untrace._errors import UntraceError
 from untrace.capture.function import Captured
-from untrace.capture.sizes.correspondence import Different, correspondence
+from untrace.jaxprs.equal.comparer import Comparer
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Field = tuple[int, ...]  # number of the node in the tree, and the way through the tuples of its static data
@@ -32,12 +31,9 @@ def with_idle_fields_changed(example: Captured, trace: Callable[[Arguments], Cap
     def is_idle(chosen: Sequence[Field]) -> bool:
         try:
             arguments = jax.tree_util.tree_unflatten(_changed(tree, chosen, []), leaves)
-            found = correspondence(example.jaxpr, trace(arguments).jaxpr)
-        except (UntraceError, Different):
-            return False
+            return Comparer().same(example.jaxpr, trace(arguments).jaxpr)
         except Exception:  # whatever a class makes of fields that it never had
             return False
-        return not found.objects and found.is_same()
 
     idle = fields if is_idle(fields) else []
     if not idle and 1 < len(fields) <= _MOST_FIELDS:

@@ -107,10 +107,11 @@ class _Reader:
 
     def _called(self, frame: Frame, runs: Sequence[_Run]) -> dict[Atom, Access] | None:
         """What a function says of them that is called here, in the words of the caller; None where none is called."""
-        callees = {run[1][1].code if len(run[1]) > 1 else None for run in runs}
         node = frame.node
         callee = runs[0][1][1] if len(runs[0][1]) > 1 else None
-        if len(callees) > 1 or callee is None or not isinstance(node, ast.Call):
+        if callee is None or not isinstance(node, ast.Call):
+            return None
+        if any(len(frames) < 2 or frames[1].code is not callee.code for _, frames in runs):
             return None
         passed = _passed(node, callee)
         return self._said_by_caller(frame, self.function([(e, f[1:]) for e, f in runs]), callee.code, passed)
@@ -248,14 +249,28 @@ def _passed(node: ast.Call, callee: Frame) -> dict[str, ast.expr]:
         return {}
     own = own_parameters(callee)
     found: dict[str, ast.expr] = {}
-    for parameter, argument in zip(own, node.args, strict=False):
+    for place, argument in enumerate(node.args):
         if isinstance(argument, ast.Starred):
+            found.update(_spread(own, node, place, argument.value))
             break
-        found[parameter] = argument
+        if place < len(own):
+            found[own[place]] = argument
     found.update({k.arg: k.value for k in node.keywords if k.arg is not None})
     if isinstance(function, ast.Attribute) and callee.code.co_varnames[:1] == ("self",):
         found["self"] = function.value
     return found
+
+
+def _spread(own: Sequence[str], node: ast.Call, place: int, whole: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters that the elements of a spread argument are, and those after it, if all are passed."""
+    after = node.args[place + 1 :]
+    if node.keywords and after or any(isinstance(a, ast.Starred) for a in after):
+        return
+    named = {k.arg for k in node.keywords}
+    inside = [name for name in own[place : len(own) - len(after)] if name not in named]
+    for number, name in enumerate(inside):
+        yield name, ast.Subscript(whole, ast.Constant(number))
+    yield from zip(own[len(own) - len(after) :], after, strict=True) if after else ()
 
 
 def _passed_on(node: ast.AST | None, body: Frame, is_call: bool) -> dict[str, ast.expr]:
