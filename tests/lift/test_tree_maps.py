@@ -330,3 +330,28 @@ def test_a_librarys_norm_of_a_tree_is_written_where_the_tree_is() -> None:
     assert "def tree_norm" not in d.source
     assert ".copy()" not in d.source
     assert d.proof.at_least("hlo")
+
+
+def test_a_tree_with_one_branch_is_mapped_and_begun_as_a_whole():
+    """All its leaves are below `params["layers"]`, which says less than `params`; zeros of one shape have one name."""
+
+    def predict(params, x):
+        for layer in params["layers"]:
+            x = jnp.tanh(x @ layer["w"] + layer["b"])
+        return jnp.sum(x**2)
+
+    def fit(params, x):
+        def body(carry, _):
+            params, velocity = carry
+            value, grads = jax.value_and_grad(predict)(params, x)
+            velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
+            return (jax.tree.map(lambda p, v: p - 0.01 * v, params, velocity), velocity), value
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.scan(body, (params, zeros), None, length=3)
+
+    layers = [{"w": jnp.ones((4, 4)), "b": jnp.ones(4)} for _ in range(3)]
+    written = untrace.decompile(fit)({"layers": layers}, jnp.ones((5, 4)))
+    assert written.proof.at_least("hlo")
+    assert "jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)" in written.source, written.source
+    assert "jax.tree.map(jnp.zeros_like, params)" in written.source and "jnp.zeros(" not in written.source

@@ -41,15 +41,15 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
     wanted = [plain_type(x) for x in jax.tree.leaves(node)]
     if None in wanted:
         return None
-    found = [
-        leaf
-        for leaf, structure in w.trees.by_leaves.values()
-        if wanted == [plain_type(x) for x in jax.tree.leaves(structure.example)]
-        and same_structure(node, structure.example)
-    ]
-    if not found:
+
+    def is_alike(example: object) -> bool:
+        return wanted == [plain_type(x) for x in jax.tree.leaves(example)] and same_structure(node, example)
+
+    found = [leaf for leaf, structure in w.trees.by_leaves.values() if is_alike(structure.example)]
+    other = None if found else w.trees.like(is_alike)  # a tree with one branch is not told by its leaves
+    if other is None and not found:
         return None
-    best = next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
+    best = other or next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
     w.module.modules.update(("jax", "jnp"))
     w.module.superseded.update([p.id for p in parts or () if type(p) is Name])
     return Call("jax.tree.map", [Text("jnp.zeros_like"), best])
@@ -205,7 +205,7 @@ def write_map(w: Any, equation: Equation) -> None:
     callee = callee_of(equation, TreeMap)
     structure = w.structures[equation]
     w.module.modules.add("jax")
-    trees = [_tree(w, column, structure) for column in _columns(equation)]
+    trees, structure = _outermost(w, [_tree(w, column, structure) for column in _columns(equation)], structure)
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
     params, statements, value = _leaf_function(w, equation, 0, shared)
     name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
@@ -226,6 +226,22 @@ def write_map(w: Any, equation: Equation) -> None:
     w.trees.add(result, structure.example, equation.outputs)
     for output, way in zip(equation.outputs, structure.ways, strict=True):
         w.names[output] = Leaf(result, way)
+
+
+def _outermost(w: Any, trees: list[Expr], structure: Structure) -> tuple[list[Expr], Structure]:
+    """The same leaves as trees further up, where these have no others: `grads` for `grads["params"]`."""
+    while True:
+        below = [t for t in trees if type(t) is Leaf and t.steps]
+        if len(below) < len(trees) or len({t.steps[-1] for t in below}) > 1:
+            return trees, structure
+        above = [Leaf(t.root, t.steps[:-1]) for t in below]
+        examples = [w.trees.node(t) for t in above]
+        if not all(same_structure(examples[0], e) for e in examples):
+            return trees, structure
+        if jax.tree.structure(examples[0]).num_leaves != len(structure.ways):
+            return trees, structure
+        trees = [*above]
+        structure = Structure(examples[0], tuple([(below[0].steps[-1], *way) for way in structure.ways]))
 
 
 def sum_of(w: Any, equation: Equation) -> Expr:
