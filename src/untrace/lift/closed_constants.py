@@ -41,7 +41,7 @@ def close_over_constants(program: Program) -> Program:
     calls = Counter([f for e in equations for f in functions_called(e)])
     for function in reversed(functions):  # callers first: what they pass on is an array by then
         for equation in [e for e in function.equations if isinstance(e.callee, Structured)]:
-            for inner, operands in _closing(equation):
+            for inner, operands in closed_over(equation):
                 if calls[inner] == 1:
                     _substitute(inner, _known(inner, operands))
     changed = True
@@ -68,7 +68,7 @@ def _close_differentiated(equations: Sequence[Equation]) -> bool:
     return bool(some)
 
 
-def _closing(equation: Equation) -> Iterator[tuple[Function, Any]]:
+def closed_over(equation: Equation) -> Iterator[tuple[Function, Any]]:
     """The functions of an equation that Python writes as closures, with the operands for their first parameters."""
     callee, inputs = equation.callee, equation.inputs
     if type(callee) is Scan:

@@ -225,6 +225,10 @@ def argument_order(body: Function, layout: Layout) -> list[int]:
         inside = [body.params[p].hint for p in places] if layout.names is None else [layout.names[i]]
         inside = inside if root is None else [root]
         hints.setdefault(-1 - i, min([h for h in inside if h in own], key=own.index, default=None))
+    for i in rest:  # a part of a tree that is passed by itself stands where the tree would
+        access = body.facts.accesses[i] if body.facts.accesses else None
+        if access is not None and hints[i] not in own:
+            hints[i] = access.root
     return sorted([*packs, *rest], key=lambda i: own.index(hints[i]) if hints.get(i) in own else other)
 
 

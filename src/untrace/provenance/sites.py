@@ -437,9 +437,10 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
     def done(*more: Target) -> Climb:
         # A name that is returned at the end: what the caller calls it comes after the name itself.
         for target in more:
-            place = syntax.returned(frame.code, target.name, node) if target.kind == "assign" else None
-            if place is not None:
-                return Climb([*found, *more], True, (*place, *target.path))
+            if target.kind == "container" or target.kind == "assign" and not target.path:
+                place = syntax.returned(frame.code, target.name, node)
+                if place is not None:
+                    return Climb([*found, *more], True, (*place, *target.path))
         return Climb([*found, *more], False, ())
 
     if isinstance(node, ast.AugAssign):

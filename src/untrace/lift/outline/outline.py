@@ -22,6 +22,7 @@ from untrace._places import place_of
 from untrace.ir.calls import is_call
 from untrace.ir.facts import Access, FunctionFacts
 from untrace.ir.nodes import (
+    Atom,
     Equation,
     Function,
     Library,
@@ -37,6 +38,7 @@ from untrace.ir.structured import CustomRule, varied_in
 from untrace.jaxprs.equal.rules import RULE_PARAMS
 from untrace.lift.adjoint.addends import missing_addends
 from untrace.lift.adjoint.pullbacks import is_derivative
+from untrace.lift.closed_constants import closed_over
 from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
@@ -90,12 +92,12 @@ class Outliner(FunctionNames):
     def _note_trees_inside(self, function: Function) -> None:
         """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
         for equation in function.equations:
+            for body, operands in closed_over(equation):
+                self._note_passed(body, operands)
             for body in functions_called(equation):
                 trees = body.facts.trees
                 if is_call(equation) and trees is None:
-                    for param, atom in zip(body.params, equation.inputs, strict=False):
-                        if atom in self.trees:
-                            self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
+                    self._note_passed(body, equation.inputs)
                     self._note_trees_inside(body)
                 elif trees is not None:
                     for number, place in enumerate(p for tree in trees.args for p in tree.places):
@@ -103,6 +105,11 @@ class Outliner(FunctionNames):
                     for root, tree in enumerate(trees.subtrees()):
                         self.trees.update((body.params[p], (body, root)) for p in tree.places)
                     self._note_trees_inside(body)
+
+    def _note_passed(self, body: Function, operands: Sequence[Atom]) -> None:
+        for param, atom in zip(body.params, operands, strict=False):
+            if atom in self.trees:
+                self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
 
     def outline(self) -> None:
         backward = self._backward()
@@ -277,19 +284,19 @@ class Outliner(FunctionNames):
 
     def _is_worth_it(self, shape: Shape) -> bool:
         """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
-        size = self._size(shape.pieces[0])
-        saved = self.saved(shape)
+        first, saved = shape.pieces[0], self.saved(shape)
+        call, weight = first.call, self._weight(first)
         results = len(shape.results) - max(0, saved - 1)
-        gradients = self._gradients(shape) if shape.pieces[0].call.backward else 0
+        gradients = self._gradients(shape) if call.backward else 0
         if sum(s.uses for s in self.turns.family(shape)) > 1:
-            weight = self._weight(shape.pieces[0])
             return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
-        code = shape.pieces[0].call.callee.code
-        if (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked and not saved:
+        code, library = call.callee.code, call.callee.library
+        if not saved and (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked:
             return True
         # One forward part and one backward part read best in one place.
-        if shape.pieces[0].call.backward or saved > (0 if shape.pieces[0].call.callee.library else _MOST_RESIDUALS):
+        if call.backward or saved > (0 if library else _MOST_RESIDUALS):
             return False
+        size = self._size(first) if library else weight  # a rollout of the author's is one loop
         return size > _SMALL and len(shape.results) <= max(1, size // 4)
 
     def saved(self, shape: Shape) -> int:

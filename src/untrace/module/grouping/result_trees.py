@@ -11,7 +11,7 @@ call, are that node; of a dict it may be a part (`{**d_attention, **d_feed_forwa
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
 from untrace.module.grouping.stacked import made
 from untrace.module.interface.put_together import rebuilt
+from untrace.provenance.sites import Provenance, targets
 from untrace.python.names import base_of
 from untrace.python.statements import Assign
 from untrace.python.tree import Expr, Leaf, Name, Tuple
@@ -45,11 +46,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value goes: `tree` (a name for it), the way in it, and its nodes by the way there."""
+    """Where a value goes: `tree` (a name for it), the way in it, and its nodes by the way there. `names`: the author's for
+    parts of it, by the indices of the way there."""
 
     tree: Hashable
     way: Way
     nodes: dict[Way, tuple[Any, int]] = field(compare=False, hash=False)
+    names: Mapping[tuple[int | str, ...], str] = field(default_factory=dict, compare=False, hash=False)
 
 
 def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any) -> None:
@@ -175,7 +178,31 @@ def _places_in_entry(
 def _groups(body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]]) -> list[Group]:
     if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
-    rows: list[list[Any]] = [[known.get(o) for o in e.outputs] for e, known in sites]
+    inside: dict[object, _Place] = dict(_places_inside(body))
+    return _grouped(body, sites, [[known.get(o) for o in e.outputs] for e, known in sites]) or _grouped(
+        body, sites, [[inside.get(r) for r in body.results]] * len(sites)
+    )
+
+
+def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
+    """Where what a function's loops give stands in the trees of their bodies."""
+    for equation in body.equations:
+        trees = equation.callee.body.facts.trees if type(equation.callee) is Scan else None
+        whole = reach_nodes(trees.out.example) if trees is not None else None
+        if trees is None or not whole:
+            continue
+        nodes = _nodes(trees.out.example)
+        bound = targets(Provenance().site(equation.origin)) if equation.origin is not None else ()
+        names = {t.path: clean(t.name) for t in bound if t.strong}
+        for place, way in zip(trees.out.places, whole[0][2], strict=True):
+            if place >= 0:
+                yield equation.outputs[place], _Place((equation, "made"), way, nodes, names)
+
+
+def _grouped(
+    body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]], rows: Sequence[Sequence[Any]]
+) -> list[Group]:
+    """rows: at each call where each of the results goes, or comes from."""
     found: list[Group] = []
     candidates: dict[Hashable, list[int]] = {}
     for i, place in enumerate(rows[0]):
@@ -257,6 +284,9 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
     wholes = {output_of(equation, p).whole for p in group.places if equation.outputs[p] is not None} - {None}
     if len(wholes) == 1 and (author := wholes.pop()) is not None:
         return author
+    name = place.names.get(tuple([int(text) for _, text, _ in prefix if text.isdecimal()]))
+    if name is not None:
+        return name
     gradient = all((output_of(equation, p).hint or "").startswith("d_") for p in group.places)
     node, count = place.nodes.get(prefix, (None, 0))
     word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
