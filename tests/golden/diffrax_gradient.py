@@ -103,17 +103,17 @@ def contr_2(direction, tnext, t0):
     return direction * contr
 
 
-def field(param_0, cast, y0, zeros, param_1, cast_2, y0_2, zeros_2):
-    """Args: param_0: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; param_1: f32[];
-    cast_2: f32[2]; y0_2: f32[]; zeros_2: f32[2].
+def field(param_1, cast, y0, zeros, y0_2, zeros_2, param_0, cast_2):
+    """Args: param_1: f32[]; cast: f32[2]; y0: f32[]; zeros: f32[2]; y0_2: f32[];
+    zeros_2: f32[2]; param_0: f32[]; cast_2: f32[2].
     Returns: (f32[], f32[2]).
     """
     neg_damping_f32 = (-param_0).astype(jnp.float32)
     param_1_f32 = param_1.astype(jnp.float32)
     difference = (
-        -cast * y0 + neg_damping_f32 * zeros - (cast_2 * y0_2 + param_1_f32 * zeros_2)
+        -cast_2 * y0_2 + neg_damping_f32 * zeros_2 - (cast * y0 + param_1_f32 * zeros)
     )
-    return neg_damping_f32 * y0 - param_1_f32 * y0_2, difference
+    return neg_damping_f32 * y0_2 - param_1_f32 * y0, difference
 
 
 def adapt_step_size(steps_already_completed, t1_sim_or_dt0, num_steps, t0, t1):
@@ -201,7 +201,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         ) = state
         contr_out = contr_2(direction, tnext, t0_2)
         difference, difference_2 = field(
-            param_0, cast, y0_2, zeros_2, param_1, cast_2, y0, zeros
+            param_1, cast_2, y0, zeros, y0_2, zeros_2, param_0, cast
         )
         t1_next, steps_completed = adapt_step_size(
             x_3, t1_sim_or_dt0, num_steps, t0_3, tnext
