@@ -89,8 +89,9 @@ class Inputs:
             for number, shape in enumerate(self.shapes)
         )
 
-    def resized(self, groups: Sequence[Group]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same values, repeated or cut to other sizes: what was a valid index stays one."""
+    def resized(self, groups: Sequence[Group], below: int | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same values, repeated or cut to other sizes: what was a valid index stays one. below: what integers are to be
+        smaller than, None for any."""
         import torch
 
         sizes = {place: g.size for g in groups for place in g.places}
@@ -103,6 +104,8 @@ class Inputs:
                     if flat[at].ndim == 1 and _is_ascending(flat[at]):  # offsets of bags, the graph of each node
                         places = places.sort().values
                     flat[at] = flat[at].index_select(axis, places)
+            if below is not None and flat[at].dtype in (torch.int32, torch.int64):
+                flat[at] = flat[at] % below
         args, kwargs = self._unflatten(flat)
         return args, kwargs
 
@@ -261,12 +264,18 @@ class Trial:
         return None
 
     def runs(self, groups: Sequence[Group]) -> bool:
+        """Whether PyTorch takes the inputs at these sizes, or smaller integers in them: these may be indices of rows."""
+        shapes = self.inputs.shapes
+        smaller = any(g.size < shapes[number][axis] for g in groups for number, axis in g.places)
+        return self._runs(groups, None) or smaller and self._runs(groups, min(g.size for g in groups))
+
+    def _runs(self, groups: Sequence[Group], below: int | None) -> bool:
         import torch
 
         self.left -= self.cost
         if self.left < 0:
             return False
-        args, kwargs = copy.deepcopy(self.inputs.resized(groups))
+        args, kwargs = copy.deepcopy(self.inputs.resized(groups, below))
         module = copy.deepcopy(self.module)
         random = torch.get_rng_state()
         try:
