@@ -222,3 +222,29 @@ def test_what_part_of_a_parameter_an_expression_is(body, expression, expected):
 def test_what_a_loop_goes_through(loop, name, expected):
     parts = parts_of(f"def f(p, xs):\n    {loop}\n    return p")
     assert parts.some_part(ast.Name(name)) == expected
+
+
+def rollout(params, position, velocity):
+    def step(state, _):
+        x, v = state
+        v = v - 0.1 * jnp.tanh(x @ params["w"] + params["b"])
+        return (x + 0.1 * v, v), x
+
+    return jax.lax.scan(step, (position, velocity), None, length=3)[1]
+
+
+def distance(params, position, velocity, target):
+    path = rollout(params, position, velocity)
+    return jnp.mean((path - target) ** 2)
+
+
+def trained(params, position, velocity, target):
+    value, grads = jax.value_and_grad(distance)(params, position, velocity, target)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def test_a_loop_that_is_a_function_of_its_author_s_stays_one():
+    args = (LAYER, small(5, 4), small(5, 4), jnp.zeros((3, 5, 4)))
+    source = untrace.decompile(trained)(*args).source
+    assert "def rollout(params, position, velocity):" in source, source
+    assert "(rollout(params, position, velocity) - target)" in source, source
