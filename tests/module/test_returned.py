@@ -114,7 +114,7 @@ def test_new_values_of_a_tree():
 
     stats = {k: {"mean": jnp.zeros(6), "var": jnp.ones(6)} for k in ("first", "second")}
     text = checked(apply, {"first": jnp.ones(6), "second": jnp.ones(6)}, stats, X)
-    assert '"mean": 0.9 * ' in text and '{"first": new_first, "second": new_second}' in text, text
+    assert '"mean": 0.9 * ' in text and '{"first": first, "second": second}' in text, text
 
 
 def test_results_that_go_to_different_places_stay_apart():

@@ -11,7 +11,6 @@ from typing import Any
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
-from untrace.lift.outline.loops import weight
 from untrace.lift.outline.pieces import renamed
 
 _FEW = 2  # equations of a function of the author's that is called once
@@ -43,7 +42,7 @@ def _is_small(equation: Equation) -> bool:
     if not facts.called_once:
         return False
     if not facts.library:
-        return sum(map(weight, body.equations)) <= _FEW
+        return size <= _FEW
     return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
 
 

@@ -78,6 +78,7 @@ class Outliner(FunctionNames):
         self._note_trees_inside(program.entry)
         self.provenance = provenance_of(program)
         self.own: set[Function] = set()
+        self.differentiated = False
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.taken_out: set[Shape] = set()
         self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
@@ -113,6 +114,8 @@ class Outliner(FunctionNames):
 
     def outline(self) -> None:
         backward = self._backward()
+        phases = {self.provenance.site(e.origin).phase for e in self.program.entry.equations}
+        self.differentiated = bool(backward) or "backward" in phases
         self.own = self._without_rules()
         scans = self._scans(backward)
         for scan in scans:
@@ -290,14 +293,19 @@ class Outliner(FunctionNames):
         gradients = self._gradients(shape) if call.backward else 0
         if sum(s.uses for s in self.turns.family(shape)) > 1:
             return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
-        code, library = call.callee.code, call.callee.library
+        code = call.callee.code
         if not saved and (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked:
             return True
         # One forward part and one backward part read best in one place.
-        if call.backward or saved > (0 if library else _MOST_RESIDUALS):
+        if call.backward or saved > (0 if call.callee.library else _MOST_RESIDUALS):
             return False
-        size = self._size(first) if library else weight  # a rollout of the author's is one loop
+        size = weight if self._is_loop(first) else self._size(first)
         return size > _SMALL and len(shape.results) <= max(1, size // 4)
+
+    def _is_loop(self, piece: Piece) -> bool:
+        """Whether it is little but a long loop (a rollout), in a program without written-out backward passes."""
+        plain = not piece.call.callee.library and not self.differentiated
+        return plain and self._size(piece) <= _SMALL < self._weight(piece)
 
     def saved(self, shape: Shape) -> int:
         """How many of the results are needed by the backward pass alone, whichever the call."""
@@ -562,7 +570,10 @@ class Outliner(FunctionNames):
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
                 library=callee.library,
-                called_once=_is_called_once(shape) and not saved and len(set(results)) == len(results),
+                called_once=_is_called_once(shape)
+                and not saved
+                and len(set(results)) == len(results)
+                and not self._is_loop(piece),
             )
         function.facts = facts
         return function

@@ -17,7 +17,7 @@ from typing import Any
 
 from untrace._identifiers import identifier, snake_case
 from untrace._trees import is_simple
-from untrace.ir.callees import callee_of, output_of
+from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word, reach_nodes
@@ -281,17 +281,18 @@ def _shape(example: object) -> Any:
 
 def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
     """`d_norm` for the gradients of `params["norm"]`, `new_norm` for its new values; else after the function."""
-    wholes = {output_of(equation, p).whole for p in group.places if equation.outputs[p] is not None} - {None}
+    outputs = [o for p in group.places if (o := equation.outputs[p]) is not None]
+    wholes = {o.whole for o in outputs} - {None}
     if len(wholes) == 1 and (author := wholes.pop()) is not None:
         return author
     name = place.names.get(tuple([int(text) for _, text, _ in prefix if text.isdecimal()]))
     if name is not None:
         return name
-    gradient = all((output_of(equation, p).hint or "").startswith("d_") for p in group.places)
+    gradient = all((o.hint or "").startswith("d_") for o in outputs)
     node, count = place.nodes.get(prefix, (None, 0))
     word = last_word(Leaf(Name(""), prefix)) if count == len(group.places) and node is not None else ""
     if not word and not gradient:  # the leaves of one tree, which the author calls alike
-        hints = {base_of(output_of(equation, p).hint or "") for p in group.places}
+        hints = {base_of(o.hint or "") for o in outputs}
         if len(hints) == 1 and hints != {""}:
             return clean(hints.pop())
     if not word and not gradient and hasattr(group.example, "_fields"):
@@ -318,8 +319,7 @@ def assign(w: Any, equation: Equation, call: Expr) -> bool:
             root = Name(w.scope.fresh(identifier(group.words.get(equation, ""), "tree")))
             targets.append(root.id)
             values = [equation.outputs[p] for p in group.places]
-            for value, way in zip(values, group.ways, strict=True):
-                w.names[value] = Leaf(root, way)
+            w.names.update((v, Leaf(root, way)) for v, way in zip(values, group.ways, strict=True) if v is not None)
             w.trees.add(root, group.example, values)
     w.statements.append(Assign(targets, call, equation.origin))
     return True
