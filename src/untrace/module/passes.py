@@ -22,7 +22,6 @@ from untrace.python.coalesce_names import count_again, match_residuals, names_bo
 from untrace.python.inline_neighbours import fold_neighbours
 from untrace.python.scope_index import Own
 from untrace.python.statements import Def, Statement
-from untrace.python.unread import drop_unread
 
 Share = Callable[[ModuleWriter, list[Statement]], bool]
 
@@ -91,7 +90,6 @@ PASSES: tuple[Pass[Statements], ...] = (
         lambda s: share_prefixes(s.module, s.definitions), lambda s: s.share is None,
     ),
     Pass("spread-tuples", "a tuple whose parts are passed one by one is spread", lambda s: spread_tuples(s.module, s.everything)),
-    Pass("unread-leaves", "leaves whose tree is written as a whole go", lambda s: drop_unread(s.everything, s.module.superseded)),
     Pass("inline-neighbours", "a statement that makes one line with the next goes into it", _fold, lambda s: not s.module.in_order),
     Pass("rebind-names", "a value has the name of the one before, where the author binds it again", _rebind),
     Pass("count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words)),

@@ -94,7 +94,6 @@ class ModuleWriter(ConstantWriter):
         self.kept_carries = False  # whether one has no tree in it for that reason
         self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up
         self.rows: dict[Equation, Any] = {}  # the same: the trees that they stack
-        self.superseded: set[str] = set()  # names of leaves, of which a tree was written as a whole
         self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
         self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text

@@ -47,7 +47,7 @@ from untrace.lift.outline.call_names import is_module_call, own_parameters, owne
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
-from untrace.lift.outline.regions import Piece, Region, Shape
+from untrace.lift.outline.regions import Piece, Region, Shape, is_called_once, is_uneven
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
@@ -554,7 +554,7 @@ class Outliner(FunctionNames):
         facts = FunctionFacts(
             calls=shape.uses,
             same=same,
-            uneven=len(shape.variants) > 1 and _is_uneven(shape),
+            uneven=len(shape.variants) > 1 and is_uneven(shape),
             together=self.turns.together(piece),
             words=self._words_of_differing(shape, piece) if len(shape.variants) > 1 else (),
             backward=piece.call.backward,
@@ -570,10 +570,7 @@ class Outliner(FunctionNames):
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
                 library=callee.library,
-                called_once=_is_called_once(shape)
-                and not saved
-                and len(set(results)) == len(results)
-                and not self._is_loop(piece),
+                called_once=is_called_once(shape, results) and not saved and not self._is_loop(piece),
             )
         function.facts = facts
         return function
@@ -585,24 +582,6 @@ def _site(call: Call) -> tuple[Any, ...]:
     callee = call.callee
     assert callee is not None  # that is a function's own root
     return (id(callee.code), None if frame is None else (id(frame.code), frame.lasti))
-
-
-def _is_uneven(shape: Shape) -> bool:
-    """Whether a variant splits an array into parts of different sizes: then the others write sizes as well."""
-    return any(
-        e.callee.name == "split" and len(set(e.origin.params["sizes"])) > 1
-        for p in shape.variants
-        for e in p.scan.equations[p.start : p.stop]
-    )
-
-
-def _is_called_once(shape: Shape) -> bool:
-    """Whether one place in the text calls it: bodies of mapped functions that say the same become one."""
-    frames = [p.call.frame for p in shape.pieces]
-    scans = {p.scan for p in shape.pieces}
-    if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
-        return shape.uses == 1
-    return len({(id(f.code), f.lasti) for f in frames}) == 1
 
 
 def _only_call(piece: Piece) -> Piece | None:

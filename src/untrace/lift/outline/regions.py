@@ -162,3 +162,24 @@ class Region:
 
 def _place(node: ast.AST) -> tuple[Any, ...]:
     return tuple(getattr(node, a, None) for a in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
+
+
+def is_uneven(shape: Shape) -> bool:
+    """Whether a variant splits an array into parts of different sizes: then the others write sizes as well."""
+    return any(
+        e.callee.name == "split" and len(set(e.origin.params["sizes"])) > 1
+        for p in shape.variants
+        for e in p.scan.equations[p.start : p.stop]
+    )
+
+
+def is_called_once(shape: Shape, results: Sequence[Value]) -> bool:
+    """Whether one place in the text calls it, and needs each of its results once: bodies of mapped functions that say the
+    same become one."""
+    if len(set(results)) < len(results):
+        return False
+    frames = [p.call.frame for p in shape.pieces]
+    scans = {p.scan for p in shape.pieces}
+    if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
+        return shape.uses == 1
+    return len({(id(f.code), f.lasti) for f in frames}) == 1

@@ -36,7 +36,7 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
 
     parts: the leaves, which must be zeros; None: they are. way: of several such trees rather the one at this end of a way.
     """
-    if parts is not None and (len(parts) < 2 or not all(_is_zeros(w, p) for p in parts)):
+    if parts is not None and (len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts)):
         return None
     wanted = [plain_type(x) for x in jax.tree.leaves(node)]
     if None in wanted:
@@ -46,21 +46,11 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
         return wanted == [plain_type(x) for x in jax.tree.leaves(example)] and same_structure(node, example)
 
     found = [leaf for leaf, structure in w.trees.by_leaves.values() if is_alike(structure.example)]
-    other = None if found else w.trees.like(is_alike)  # a tree with one branch is not told by its leaves
-    if other is None and not found:
+    if not found:
         return None
-    best = other or next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
+    best = next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
     w.module.modules.update(("jax", "jnp"))
-    w.module.superseded.update([p.id for p in parts or () if type(p) is Name])
     return Call("jax.tree.map", [Text("jnp.zeros_like"), best])
-
-
-def _is_zeros(w: Any, part: Expr) -> bool:
-    """Whether a leaf is an array of zeros, or the name of one."""
-    if type(part) is Name:
-        bound = [s.value for s in w.statements if type(s) is Assign and list(s.targets) == [part.id]]
-        part = bound[-1] if bound else part
-    return type(part) is Call and part.func == "jnp.zeros"
 
 
 # ---------------------------------------------------------------- which maps there are
