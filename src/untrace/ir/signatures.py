@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,6 +12,16 @@ from untrace.ir.types import Code, Data, Jaxpr, PyTree, Variable
 from untrace.ir.values import Atom, Constant, Literal
 
 Arguments: TypeAlias = tuple[tuple[PyTree, ...], Mapping[str, PyTree]]
+
+
+def arguments_at(args: Arguments, place: int) -> Iterator[tuple[int | str, PyTree, range]]:
+    """(place or keyword, tree, places of its leaves among a function's parameters) of each argument; the first leaf of all is
+    at `place`."""
+    positional, keywords = args
+    for key, example in [*enumerate(positional), *sorted(keywords.items())]:
+        count = len(jax.tree.leaves(example))
+        yield key, example, range(place, place + count)
+        place += count
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -247,8 +247,7 @@ def parameter_of_pack(body: Function, layout: Layout) -> str | None:
 
 def tuple_around(args: Sequence[object]) -> tuple[int, Expr] | None:
     """(how many of the first arguments are all the parts of one tuple or list, in order; that); None where they are none."""
-    found = [_part_of_tuple(a) for a in args[:1]]
-    first = found[0] if found else None
+    first = _part_of_tuple(args[0]) if args else None
     if first is None or first[1] != 0 or not 1 < first[2] <= len(args):
         return None
     whole, _, count = first

@@ -16,7 +16,7 @@ import jax
 
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
-from untrace.ir.signatures import CallSignature
+from untrace.ir.signatures import CallSignature, arguments_at
 from untrace.ir.structured import Map
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import names_in
@@ -50,17 +50,12 @@ class Argument:
 
 def arguments_of(signature: CallSignature, body: Function) -> list[Argument]:
     words = argument_words(body, 0)
-    args, kwargs = signature.args
-    place = signature.closed
     found = []
-    for key, example in [*enumerate(args), *sorted(kwargs.items())]:
-        count = len(jax.tree.leaves(example))
-        places = list(range(place, place + count))
-        place += count
-        if not count:
+    for key, example, places in arguments_at(signature.args, signature.closed):
+        if not places:
             continue
         name = key if type(key) is str else words[places[0]][0]
-        found.append(Argument(key, example, places, identifier(name or "x", "x")))
+        found.append(Argument(key, example, list(places), identifier(name or "x", "x")))
     return found
 
 

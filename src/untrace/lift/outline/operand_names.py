@@ -14,10 +14,9 @@ from types import CodeType
 
 from untrace.ir.nodes import Atom, Constant, Equation, Literal
 from untrace.lift.naming import words
+from untrace.lift.outline.accesses import SAME
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame, Provenance
-
-_SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})  # of the same name
 
 
 def names_of_operands(
@@ -33,7 +32,7 @@ def names_of_operands(
         frame = next((f for f in frames if f.code is code), None)
         if frame is not None:
             by_expression.setdefault(frame, []).append((equation, frame is frames[-1]))
-        if equation.callee.name in _SAME and equation.inputs[0] in known and equation.outputs[0] is not None:
+        if equation.callee.name in SAME and equation.inputs[0] in known and equation.outputs[0] is not None:
             known[equation.outputs[0]] = known[equation.inputs[0]]
     counts: dict[Atom, Counter[str]] = {}
     for frame, made in by_expression.items():
@@ -58,7 +57,7 @@ def name_of_changed(frame: Frame) -> str | None:
 def _said(frame: Frame, equations: Sequence[tuple[Equation, bool]]) -> list[tuple[Atom, str | None]]:
     """(a value that comes from outside an expression, what it is called there). Each equation comes with whether nothing
     but JAX is called to make it."""
-    steps = [pair for pair in equations if pair[0].callee.name not in _SAME] or equations
+    steps = [pair for pair in equations if pair[0].callee.name not in SAME] or equations
     if len(steps) > 1 and isinstance(frame.node, ast.Subscript):
         return _of_subscript(frame.node, [e for e, _ in steps])
     if len(steps) > 1:

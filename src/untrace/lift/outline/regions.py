@@ -182,4 +182,4 @@ def is_called_once(shape: Shape, results: Sequence[Value]) -> bool:
     scans = {p.scan for p in shape.pieces}
     if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
         return shape.uses == 1
-    return len({(id(f.code), f.lasti) for f in frames}) == 1
+    return len(set(frames)) == 1  # one object for each place in the code

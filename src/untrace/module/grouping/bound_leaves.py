@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-import jax
-
 from untrace._identifiers import identifier
 from untrace.ir.bodies import CALLS
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
 from untrace.ir.facts import Step
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While, functions_called
+from untrace.ir.signatures import arguments_at
 from untrace.ir.structured import Map, derivative_in
 from untrace.module.access_paths import Bare, argument_order, layout_of, reach, rows, tuple_around
 from untrace.module.grouping import tree_carries
@@ -195,13 +194,9 @@ def _argument_leaves(equation: Equation, body: Function) -> dict[Value, Leaf]:
     if signature is None:
         return {}
     found: dict[Value, Leaf] = {}
-    place = signature.closed
-    args, kwargs = signature.args
-    for key, example in [*enumerate(args), *sorted(kwargs.items())]:
-        count = len(jax.tree.leaves(example))
+    for key, example, places in arguments_at(signature.args, signature.closed):
         leaves = reach(example, Name(f"argument_{key}")) or []
-        found.update(zip(body.params[place : place + count], leaves, strict=False))
-        place += count
+        found.update(zip([body.params[p] for p in places], leaves, strict=False))
     return found
 
 

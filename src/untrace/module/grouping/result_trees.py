@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from untrace._identifiers import identifier, snake_case
@@ -90,19 +91,29 @@ def _body(equation: Equation) -> Function | None:
     return callee.body if type(callee) is Local or type(callee) is Scan or type(callee) is While else None
 
 
-def _places_in_tree(body: Function) -> Iterator[tuple[Value, _Place]]:
+def _places_in_tree(body: Function) -> Iterator[tuple[object, _Place]]:
     """Where the results of a loop's body stand in the tree that it gives, if that is known."""
-    trees = body.facts.trees
-    whole = reach_nodes(trees.out.example) if trees is not None else None
-    if trees is None or not whole:
-        return
-    nodes = _nodes(trees.out.example)
-    seen: set[Value] = set()
-    for place, way in zip(trees.out.places, whole[0][2], strict=True):
-        value = body.results[place] if place >= 0 else None
+    seen: set[object] = set()
+    for value, place in _places(body, body.results, (body, "out")):
         if type(value) is Value and value not in seen:
             seen.add(value)
-            yield value, _Place((body, "out"), way, nodes)
+            yield value, place
+
+
+def _places(
+    body: Function,
+    values: Sequence[object],
+    tree: Hashable,
+    names: Mapping[tuple[int | str, ...], str] = MappingProxyType({}),
+) -> Iterator[tuple[object, _Place]]:
+    """Where these, which are the results of a loop's body or what the loop gives for them, stand in its tree, if that is known."""
+    trees = body.facts.trees
+    whole = reach_nodes(trees.out.example) if trees is not None else None
+    if trees is not None and whole:
+        nodes = _nodes(trees.out.example)
+        for place, way in zip(trees.out.places, whole[0][2], strict=True):
+            if place >= 0:
+                yield values[place], _Place(tree, way, nodes, names)
 
 
 def _places_in_loop(
@@ -187,16 +198,10 @@ def _groups(body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]
 def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
     """Where what a function's loops give stands in the trees of their bodies."""
     for equation in body.equations:
-        trees = equation.callee.body.facts.trees if type(equation.callee) is Scan else None
-        whole = reach_nodes(trees.out.example) if trees is not None else None
-        if trees is None or not whole:
-            continue
-        nodes = _nodes(trees.out.example)
-        bound = targets(Provenance().site(equation.origin)) if equation.origin is not None else ()
-        names = {t.path: clean(t.name) for t in bound if t.strong}
-        for place, way in zip(trees.out.places, whole[0][2], strict=True):
-            if place >= 0:
-                yield equation.outputs[place], _Place((equation, "made"), way, nodes, names)
+        if type(equation.callee) is Scan:
+            bound = targets(Provenance().site(equation.origin)) if equation.origin is not None else ()
+            names = {t.path: clean(t.name) for t in bound if t.strong}
+            yield from _places(equation.callee.body, equation.outputs, (equation, "made"), names)
 
 
 def _grouped(
