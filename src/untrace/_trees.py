@@ -20,6 +20,10 @@ def is_simple(tree: Any) -> bool:
     """Whether a tree consists of those and named tuples."""
     if type(tree) is dict:
         return all(type(k) is str and is_simple(v) for k, v in tree.items())
-    if type(tree) in (list, tuple) or isinstance(tree, tuple) and hasattr(tree, "_fields"):
+    if type(tree) in (list, tuple) or is_namedtuple(tree):
         return all(map(is_simple, tree))
     return tree is None or jax.tree_util.all_leaves([tree])
+
+
+def is_namedtuple(node: Any) -> bool:
+    return isinstance(node, tuple) and type(node) is not tuple and hasattr(node, "_fields")

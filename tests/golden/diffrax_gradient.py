@@ -116,9 +116,9 @@ def field(param_1, cast, y0, zeros, y0_2, zeros_2, param_0, cast_2):
     return neg_damping_f32 * y0_2 - param_1_f32 * y0, difference
 
 
-def adapt_step_size(steps_already_completed, t1_sim_or_dt0, num_steps, t0, t1):
-    """Args: steps_already_completed: i32[]; t1_sim_or_dt0: f32[]; num_steps: i32[];
-    t0, t1: f32[].
+def adapt_step_size(t0, t1, steps_already_completed, t1_sim_or_dt0, num_steps):
+    """Args: t0, t1: f32[]; steps_already_completed: i32[]; t1_sim_or_dt0: f32[];
+    num_steps: i32[].
     Returns: (f32[], i32[]).
     """
     steps_completed = steps_already_completed + 1
@@ -204,7 +204,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             param_1, cast_2, y0, zeros, y0_2, zeros_2, param_0, cast
         )
         t1_next, steps_completed = adapt_step_size(
-            x_3, t1_sim_or_dt0, num_steps, t0_3, tnext
+            t0_3, tnext, x_3, t1_sim_or_dt0, num_steps
         )
         tprev = jnp.minimum(tnext, t1)
         tclip = jnp.where(True, t1, tprev + 0.5 * (t1 - tprev))

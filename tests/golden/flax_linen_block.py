@@ -86,8 +86,6 @@ def apply(
     ):
         if type(given) is not type(traced) or given != traced:
             raise ValueError(f"{argument!r} was {traced!r} when this was traced, and cannot be anything else")
-    Dense_0_kernel = variables["params"]["MLP_0"]["Dense_0"]["kernel"]
-    Dense_1_kernel = variables["params"]["MLP_0"]["Dense_1"]["kernel"]
     x = args[0]
     y = layer_norm(variables["params"]["LayerNorm_0"], x)
     attended = multi_head_dot_product_attention(

@@ -16,14 +16,16 @@ def loss(params, x, y):
     return jnp.mean((prediction - y) ** 2)
 
 
-def update_fn(state, x, x_2):
-    """Args: state: (count=i32[], mu={...}, nu={...}); x: f32[]; x_2: f32[m].
+def update_fn(gradient, state):
+    """Args: gradient: {"b": f32[], "w": f32[m]};
+    state: (count=i32[], mu={...}, nu={...}).
     Returns: (like state, f32[], f32[m]).
     """
-    mu = 0.1 * x + 0.9 * state.mu["b"]
-    mu_2 = 0.1 * x_2 + 0.9 * state.mu["w"]
-    nu = 0.001 * x**2 + 0.999 * state.nu["b"]
-    nu_2 = 0.001 * x_2**2 + 0.999 * state.nu["w"]
+    b, w = gradient["b"], gradient["w"]
+    mu = 0.1 * b + 0.9 * state.mu["b"]
+    mu_2 = 0.1 * w + 0.9 * state.mu["w"]
+    nu = 0.001 * b**2 + 0.999 * state.nu["b"]
+    nu_2 = 0.001 * w**2 + 0.999 * state.nu["w"]
     count_inc = jnp.where(state.count < 2147483647, state.count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc
@@ -41,11 +43,11 @@ def update_fn(state, x, x_2):
 
 
 def update(gradient, state, params):
-    """Args: gradient: a dict of arrays; state: (count=i32[], mu={...}, nu={...});
-    params: {"b": f32[], "w": f32[m]}.
+    """Args: gradient: {"b": f32[], "w": f32[m]};
+    state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[m]}.
     Returns: (like state, f32[], f32[m]).
     """
-    new_state, updates, updates_2 = update_fn(state, gradient["b"], gradient["w"])
+    new_state, updates, updates_2 = update_fn(gradient, state)
     return (
         new_state,
         -0.001 * (updates + 0.0001 * params["b"]),

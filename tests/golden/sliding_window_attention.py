@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def block(x, layer):
-    """Args: x: bf16[length,k]; layer: {"out": bf16[16,k], "qkv": bf16[k,48]}.
+def attention(layer, x):
+    """Args: layer: {"out": bf16[16,k], "qkv": bf16[k,48]}; x: bf16[length,k].
     Returns: bf16[length,k].
     """
     length = x.shape[0]
@@ -22,7 +22,14 @@ def block(x, layer):
     mask = (distance >= 0) & (distance < 4)
     weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
     product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(length, 2, -1))
-    return x + product_2.reshape(length, -1) @ layer["out"]
+    return product_2.reshape(length, -1) @ layer["out"]
+
+
+def block(x, layer):
+    """Args: x: bf16[length,k]; layer: {"out": bf16[16,k], "qkv": bf16[k,48]}.
+    Returns: bf16[length,k].
+    """
+    return x + attention(layer, x)
 
 
 def forward(params, tokens):

@@ -80,8 +80,7 @@ for layer, (h_in, total, z) in zip(reversed(params["layers"]), reversed(saved)):
     )
     d_h = d_h + d_total @ layer["w"].T
 grads = {"embed": x.T @ d_h, "layers": d_layers[::-1], "head": h.T @ d_product}
-new_params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
-return new_params, loss"""
+return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss"""
     ), text
 
 

@@ -267,10 +267,10 @@ CALLS: list[Any] = [
         [
             "@jax.jit\ndef step(params, batch):",
             "x, y = batch",
-            "new_params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)",
-            "params_2, before = step(params, first)",
-            "params_3, after = step(params_2, second)",
-            "return params_3, after - before",
+            "return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss",
+            "params, before = step(params, first)",
+            "params, after = step(params, second)",
+            "return params, after - before",
         ],
     ),
 ]

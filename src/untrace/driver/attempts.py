@@ -38,7 +38,7 @@ from untrace.prove import retrace
 from untrace.prove.hlo import OptimisedAlike
 from untrace.prove.load import restate
 from untrace.prove.report import Proof
-from untrace.prove.retrace import Goal
+from untrace.prove.retrace import Goal, Outcome
 from untrace.prove.source_map import SourceMap, source_map
 from untrace.targets.jax import guard
 from untrace.targets.jax.target import TARGET as JAX
@@ -323,6 +323,7 @@ class Attempt:
         self.keeps_carries = None
         rolls = idiomatic
         ordered = self.in_order  # whether the author's order was tried
+        before: tuple[Written, Outcome] | None = None  # what is proven, but for the order of what loops carry
         for _ in range(2 * _ROUNDS):
             if not lifted:
                 start = time.perf_counter()
@@ -344,8 +345,15 @@ class Attempt:
                 return Result(written, Proof("unproven", "prove=False"), self._notes(), None, captured, target, self)
             outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
             self.why, self.traces, self.differs_at_example = outcome.why, outcome.traced, outcome.differs_at_example
-            if outcome.proof is not None:
+            if before is not None and (outcome.proof is None or outcome.reordered):  # that was not it
+                written, outcome = before
                 break
+            if outcome.proof is not None:
+                if not idiomatic or not outcome.reordered or ordered:
+                    break
+                before = written, outcome
+                self.in_order = ordered = True
+                continue
             if written.rolled and (outcome.suspects or outcome.module is None):  # what was bold about the text first
                 rolls = False
                 continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from untrace.ir.trees import BodyTrees, Tree
-from untrace.ir.types import Jaxpr, Origin, Variable
+from untrace.ir.types import Jaxpr, Origin, PyTree, Variable
 from untrace.ir.values import Atom, Constant, Value
 
 # From a tree to a part of it: ("item", the key as source, how many children the tuple or list has, 0 for a dict) or
@@ -135,6 +135,9 @@ class FunctionFacts:
 
     accesses: Sequence[Access | None] = ()
     """What the author's function has each of the parameters as; None where that is not known. Empty: of none."""
+
+    given: Sequence[tuple[list[int], PyTree]] = ()
+    """The trees among its results: the places of the leaves of each, and one like it."""
 
     variadic: str | None = None
     """What the author calls the parameter that takes all further arguments; None where there is none."""

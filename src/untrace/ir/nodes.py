@@ -25,6 +25,7 @@ from untrace.ir.values import Atom as Atom
 from untrace.ir.values import Constant as Constant
 from untrace.ir.values import Literal as Literal
 from untrace.ir.values import Value as Value
+from untrace.provenance.sites import Frame
 
 T = TypeVar("T")
 Passed = Value | Constant  # what a call of a local function may be passed
@@ -185,14 +186,16 @@ class Library:
 @final
 class Local:
     """A callee that is a function of the program itself: a call that the author made. Several calls may share `body`,
-    which must be complete when this is made. `effects`: whether it does more than compute its results.
+    which must be complete when this is made. `frames`: where the author made the call, from the outermost function on.
+    `effects`: whether it does more than compute its results.
     """
 
-    __slots__ = ("body", "effects")
+    __slots__ = ("body", "frames", "effects")
     name = "local call"  # of no primitive; the function's own is `body.name`
 
-    def __init__(self, body: Function):
+    def __init__(self, body: Function, frames: Sequence[Frame] = ()):
         self.body = body
+        self.frames = frames
         self.effects = any(e.effects for e in body.equations)
 
 
@@ -221,10 +224,11 @@ class TreeMap:
     `turns`: what is done for each leaf, of one result. All have the same parameters in the same order: first one for each
     tree, then those that are the same for every leaf. The inputs of the equation are the leaves of the first tree, those
     of the second, and so on, and what they share; its outputs are the leaves of the result. `names`: the author's
-    names for the leaves, one for each tree; `function`, `result`: those of the function and of what it all gives.
+    names for the leaves, one for each tree; `function`, `result`: those of the function and of what it all gives. `own`,
+    `own_result`: whether these are the author's, and no library's.
     """
 
-    __slots__ = ("turns", "trees", "names", "function", "result")
+    __slots__ = ("turns", "trees", "names", "function", "result", "own", "own_result")
     name = "tree map"
 
     def __init__(
@@ -234,12 +238,16 @@ class TreeMap:
         names: Sequence[str | None],
         function: str = "",
         result: str | None = None,
+        own: bool = False,
+        own_result: bool = False,
     ):
         self.turns = turns
         self.trees = trees
         self.names = names
         self.function = function
         self.result = result
+        self.own = own
+        self.own_result = own_result
 
     def arguments(self, inputs: Sequence[T], turn: int) -> list[T]:
         """Which of the equation's inputs go to one turn."""

@@ -38,6 +38,12 @@ class Tree:
             place += count
         return found
 
+    def elements(self) -> list[Tree]:
+        """The elements of a tuple, and of tuples in it: what its author has names for."""
+        if type(self.example) is not tuple:
+            return [self]
+        return [element for part in self.parts() for element in part.elements()]
+
     def nested(self) -> bool:
         """Whether it is more than a leaf, or a tuple of leaves."""
         if self.is_leaf or self.example is None:

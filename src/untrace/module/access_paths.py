@@ -156,13 +156,14 @@ class Layout:
         return found
 
 
-def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> Layout:
-    """The layout of a local function, chosen where it is called first."""
+def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None], kept: bool = True) -> Layout:
+    """The layout of a local function, chosen where it is called first. kept: whether this call may choose it."""
     found = module.layouts.get(body)
     if found is None:
         known = grouping_of(body)
-        made = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
-        found = module.layouts[body] = made
+        found = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
+        if kept:
+            module.layouts[body] = found
     return found
 
 
@@ -341,7 +342,7 @@ def _start(leaf: Leaf, known: Access) -> int | None:
     """At which step of a leaf the author's tree begins, of which it is that part; None where it is none."""
     last = len(leaf.steps) - len(known.steps)
     plain = plain_way(leaf)
-    starts = range(last) if not known.exact else [last]
+    starts = range(last + 1) if not known.exact else [last]
     found = [i for i in starts if i >= 0 and all(map(_is_step, plain[i:], known.steps, leaf.steps[i:]))]
     return found[0] if len(found) == 1 else None
 

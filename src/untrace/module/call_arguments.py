@@ -29,7 +29,7 @@ from untrace.module.nested import BareReturn, argument_words, function_hint, hin
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
-from untrace.python.tree import Expr, Leaf, Name, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Symbol, Tuple
 from untrace.python.types import array_type, tree_type
 
 Path = tuple[int | str, ...]  # into what a call gives
@@ -225,7 +225,8 @@ def _bound(
     values = [next(outputs) for _ in jax.tree.leaves(part)]
     if not any(v is not None for v in values):
         return "_"
-    root = Name(w.scope.fresh(identifier(word, "out")))
+    base = identifier(word, "out")
+    root = Name(w.scope.fresh(base), Symbol(author=base if path in names else None))
     for value, leaf in zip(values, reach(part, root) or [], strict=True):
         if value is not None:
             w.names[value] = leaf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class Trees:
         if nodes is not None:
             self.add_nodes(root, nodes, values)
 
-    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value | None]) -> None:
         """The same, where the nodes of the tree are known."""
         parts = self.by_root[root.id] = {}
         found: dict[Key, tuple[Leaf, Structure]] = {}
@@ -54,6 +54,13 @@ class Trees:
                 found[key_of(values[start : start + len(ways)])] = (Leaf(root, way), structure)
         for key, tree in found.items():
             self.by_leaves.setdefault(key, tree)
+
+    def add_parts(self, root: Name, example: PyTree, leaves: Mapping[tuple[Step, ...], Value]) -> None:
+        """Registers a parameter that holds a tree, of which these leaves are read."""
+        nodes = reach_nodes(example)
+        if nodes:
+            self.add_nodes(root, nodes, [leaves.get(way) for way in nodes[0][2]])
+            self.arguments.update(leaves.values())
 
     def name(self, root: Name, example: PyTree) -> None:
         """Registers a variable that holds a tree like `example`, whose parts can be passed on."""
@@ -76,7 +83,8 @@ class Trees:
             count, other = parts.get(first.steps[:size], (0, None))
             if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in own):
                 same = len({x.steps for x in own}) == count and same_structure(node, other)
-                return Leaf(first.root, first.steps[:size]) if same else None
+                whole = Leaf(first.root, first.steps[:size]) if size else first.root
+                return whole if same else None
         return None
 
     def node(self, leaf: Leaf) -> PyTree:

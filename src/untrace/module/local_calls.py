@@ -213,7 +213,8 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     if found is None:
         trees = layout.trees(leaves)
         examples = [None if t is None else w.trees.node(t) for t in trees or [None] * len(layout.packs)]
-        definition = _definition(module, body, layout, order, leaves, examples)
+        with module.values.in_words_of(()):  # where it is called from there may be some
+            definition = _definition(module, body, layout, order, leaves, examples)
         hint = identifier(body.name, "fn")
         found = placed(module, definition, hint, lambda d: _describe(module, d, body, layout, order, examples))
         if body.facts.variadic:
@@ -285,7 +286,7 @@ def _definition(
         params.append(Parameter(root.id))
         packs[-1 - i] = root
         if examples[-1 - i] is not None:
-            w.trees.name(root, examples[-1 - i])
+            w.trees.add_parts(root, examples[-1 - i], {y: body.params[p] for p, y in zip(places, ways, strict=True)})
         root.symbol.leaves = len(places)
         for place, way in zip(places, ways, strict=True):
             bound.append((body.params[place], Leaf(root, way)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -100,7 +100,7 @@ def prove_text(
         outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
         # What differs there is no equation's fault: the text holds at other sizes.
         differs = bool(outcome.suspects)
-        return Outcome(module, outcome.proof, outcome.why, traced=outcome.traced, differs_at_example=differs)
+        return replace(outcome, module=module, suspects=(), differs_at_example=differs)
     words = [*(["sums of cotangents"] if comparison.added else []), *filter(None, [goal.simplifications])]
     if comparison.closed_anew:
         words.insert(0, "constants that loops close over more than once")

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
+from untrace._trees import is_namedtuple
 from untrace.ir.types import PyTree
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import Attribute, Call, Expr, Name, Subscript, Text, Tuple, quoted
@@ -63,10 +64,6 @@ def branches(node: PyTree) -> Branches | None:
     # first says enough.
     keys = tuple(path[0] if path else None for path, _ in pairs)
     return Branches(node_data[0], node_data[1], keys, tuple(child for _, child in pairs))
-
-
-def is_namedtuple(node: PyTree) -> bool:
-    return isinstance(node, tuple) and type(node) is not tuple and hasattr(node, "_fields")
 
 
 # ---------------------------------------------------------------- names of leaves

@@ -7,9 +7,10 @@ that asked then declines, or the error names the primitive and the parameter.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -47,7 +48,7 @@ class Values:
 
     def __init__(self, modules: set[str]):
         self.modules = modules
-        self.shapes: list[tuple[tuple[int, ...], Expr]] = []  # those that are written as the shape of a variable
+        self.shapes: Sequence[tuple[tuple[int, ...], Expr]] = ()  # those that are written as the shape of a variable
         self._enums: dict[Any, Expr] = {}
         self.sizes: Any = None  # what knows the integers that follow the inputs' sizes, where one is written
 
@@ -60,6 +61,15 @@ class Values:
         if handler is not None:
             return handler(self, value)
         return self._other(value)
+
+    @contextlib.contextmanager
+    def in_words_of(self, shapes: Sequence[tuple[tuple[int, ...], Expr]]) -> Iterator[None]:
+        """Writes these shapes, and no others, as those of variables."""
+        before, self.shapes = self.shapes, shapes
+        try:
+            yield
+        finally:
+            self.shapes = before
 
     def shape_of(self, value: tuple[object, ...]) -> Expr | None:
         """`x.shape` for a tuple that is to be written so."""

@@ -133,6 +133,8 @@ class _Reader:
     def _part(self, frame: Frame, node: ast.expr, access: Access) -> Access | None:
         """What a part of the value of an expression is, which may put trees together."""
         steps = access.steps
+        if isinstance(node, ast.Starred):  # some leaf of it
+            return self._some_part(frame, node.value)
         if isinstance(node, (ast.Tuple, ast.List)) and steps:
             kind, place = steps[0]
             plain = kind == "item" and isinstance(place, int) and 0 <= place < len(node.elts)
@@ -241,11 +243,13 @@ def _told_roughly(expression: _Expression, found: Mapping[Atom, Access]) -> Iter
 def _passed(node: ast.Call, callee: Frame) -> dict[str, ast.expr]:
     """The arguments of a call by the parameters of the function that it calls; {} where it may call another one that calls this."""
     function = node.func
+    if _is_leaf_by_leaf(node, callee):
+        return {name: ast.Starred(tree) for name, tree in zip(own_parameters(callee), node.args[1:], strict=False)}
     if isinstance(function, ast.Call) and function.args and _name(function.func) != "partial":
         called = function.args[0]  # `jax.vmap(f)(x)`, which passes `x` to `f`
     else:
         called = function
-    if _name(called) != callee.name and not (callee.name == "<lambda>" and isinstance(called, (ast.Lambda, ast.Name))):
+    if not _is_called(called, callee):
         return {}
     own = own_parameters(callee)
     found: dict[str, ast.expr] = {}
@@ -259,6 +263,20 @@ def _passed(node: ast.Call, callee: Frame) -> dict[str, ast.expr]:
     if isinstance(function, ast.Attribute) and callee.code.co_varnames[:1] == ("self",):
         found["self"] = function.value
     return found
+
+
+def arguments_of(node: ast.Call, callee: Frame) -> list[ast.expr]:
+    """What a call passes to the function that it calls, in order."""
+    return node.args[1:] if _is_leaf_by_leaf(node, callee) else node.args
+
+
+def _is_leaf_by_leaf(node: ast.Call, callee: Frame) -> bool:
+    return _name(node.func) in _LEAF_BY_LEAF and bool(node.args) and _is_called(node.args[0], callee)
+
+
+def _is_called(node: ast.expr, callee: Frame) -> bool:
+    """Whether an expression may be the function that is called."""
+    return _name(node) == callee.name or callee.name == "<lambda>" and isinstance(node, (ast.Lambda, ast.Name))
 
 
 def _spread(own: Sequence[str], node: ast.Call, place: int, whole: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -300,6 +318,8 @@ _GIVEN = {
     "while_loop": ((2, "init_val"),),
     "map": ((1, "xs"),),
 }
+# Functions that apply their first argument to each leaf of the others.
+_LEAF_BY_LEAF = frozenset({"map", "tree_map", "tree_multimap"})
 _OPERANDS = {"cond": 3, "switch": 2}  # from which argument on they are those of the function
 
 

@@ -70,9 +70,11 @@ def _inside(equation: Equation, named: set[str | None]) -> list[Equation]:
     body = callee_of(equation, Local).body
     known: dict[Any, Any] = dict(zip(body.params, equation.inputs, strict=True))
     for inner in body.equations:  # several bodies that say the same may call it, each once
+        read = {getattr(known.get(a, a), "hint", None) for a in inner.inputs}  # `query = query / scale`
         for value in inner.outputs:
             if value is not None:
-                known[value] = made = Value(value.aval, None if value.hint in named else value.hint)
+                taken = value.hint in named and value.hint not in read
+                known[value] = made = Value(value.aval, None if taken else value.hint)
                 made.named = value.named and made.hint is not None
                 made.named_inside = value.named_inside and made.hint is not None
     results: Sequence[Any] = body.results

@@ -7,20 +7,21 @@ over trees gives a call the second and the third leaf of the same tree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+import jax
 
 from untrace.ir.nodes import Passed
 from untrace.lift.outline.regions import Piece, Shape
+from untrace.lift.outline.tree_roots import Root, TreeRoots
 
 LEAVES = 3  # calls in a row for different types are those for the leaves of a tree
 
 
 class Turns:
-    """Which calls are those for the leaves of trees. `order`: the number of a leaf among all, `trees`: the tree it is of."""
+    """Which calls are those for the leaves of `trees`; what they give are leaves of others."""
 
-    def __init__(self, order: Mapping[Any, int], trees: Mapping[Any, Any]):
-        self._order = order
+    def __init__(self, trees: TreeRoots):
         self._trees = trees
         self.mapped: set[Piece] = set()  # that `jax.tree.map` says better
         self._groups: dict[Piece, list[list[int]]] = {}  # places of neighbouring leaves, by call
@@ -28,17 +29,28 @@ class Turns:
 
     def find(self, items: Sequence[int | Piece]) -> None:
         """Notes those among `items` and inside them."""
+        runs = {run[0]: run for run in _runs(items)}
         for item in items:
             if type(item) is Piece:
+                if item in runs:
+                    self._note(runs[item])
                 self.find(item.items)
-        for run in _runs(items):
-            groups = self._neighbours(run)
-            if not groups:
-                self.mapped.update(run)
-                continue
+
+    def _note(self, run: Sequence[Piece]) -> None:
+        groups = self._neighbours(run)
+        if groups:
             family = list({piece.shape: piece.shape for piece in run}.values())
             self._families.update((shape, family) for shape in family)
             self._groups.update((piece, groups) for piece in run)
+            return
+        self.mapped.update(run)
+        columns = zip(*[piece.inputs for piece in run], strict=True) if len({len(p.inputs) for p in run}) == 1 else ()
+        like = next(filter(None, [self._trees.leaves_of(column) for column in columns]), None)
+        for rows in zip(*[[piece.values[n] for n in piece.shape.results] for piece in run], strict=False):
+            example = (
+                None if like is None else jax.tree.unflatten(jax.tree.structure(like.example), [v.aval for v in rows])
+            )
+            self._trees.add(Root(example, 0), rows)
 
     def maps(self, items: Sequence[int | Piece]) -> bool:
         """Whether there are some among `items` that `jax.tree.map` says better."""
@@ -57,9 +69,9 @@ class Turns:
         if len({len(piece.inputs) for piece in run}) > 1:
             return []
         first = run[0].inputs
-        leaves = [i for i, v in enumerate(first) if v in self._trees and any(p.inputs[i] is not v for p in run)]
+        leaves = [i for i, v in enumerate(first) if v in self._trees.root and any(p.inputs[i] is not v for p in run)]
         groups: list[list[int]] = []
-        for place in sorted(leaves, key=lambda i: self._order[first[i]]):
+        for place in sorted(leaves, key=lambda i: self._trees.number[first[i]]):
             if groups and self._are_neighbours([first[i] for i in (groups[-1][-1], place)]):
                 groups[-1].append(place)
             else:
@@ -67,14 +79,14 @@ class Turns:
         return [places for places in groups if len(places) > 1 and self._follow(run, places)]
 
     def _are_neighbours(self, leaves: Sequence[Passed]) -> bool:
-        numbers = [self._order.get(leaf, -1) for leaf in leaves]
-        trees = {self._trees.get(leaf) for leaf in leaves}
+        numbers = [self._trees.number.get(leaf, -1) for leaf in leaves]
+        trees = {self._trees.root.get(leaf) for leaf in leaves}
         return len(trees) == 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
     def _follow(self, run: Sequence[Piece], places: Sequence[int]) -> bool:
         """Whether these are neighbours at every call."""
         leaves = [[piece.inputs[place] for place in places] for piece in run]
-        firsts = [self._order.get(turn[0], -1) for turn in leaves]
+        firsts = [self._trees.number.get(turn[0], -1) for turn in leaves]
         return all(self._are_neighbours(turn) for turn in leaves) and firsts == sorted(set(firsts))
 
 

@@ -19,10 +19,8 @@ from jax.extend.core import JaxprEqn
 from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
-from untrace.ir.calls import is_call
 from untrace.ir.facts import Access, FunctionFacts
 from untrace.ir.nodes import (
-    Atom,
     Equation,
     Function,
     Library,
@@ -38,7 +36,6 @@ from untrace.ir.structured import CustomRule, varied_in
 from untrace.jaxprs.equal.rules import RULE_PARAMS
 from untrace.lift.adjoint.addends import missing_addends
 from untrace.lift.adjoint.pullbacks import is_derivative
-from untrace.lift.closed_constants import closed_over
 from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
@@ -48,6 +45,8 @@ from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
 from untrace.lift.outline.regions import Piece, Region, Shape, is_called_once, is_uneven
+from untrace.lift.outline.tree_roots import TreeRoots
+from untrace.provenance.sites import Frame
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
@@ -70,47 +69,21 @@ class Outliner(FunctionNames):
     def __init__(self, program: Program, refused: Iterable[JaxprEqn], padding: Iterable[Any] = ()):
         self.program = program
         self.refused = frozenset(refused)
-        # Which argument of the entry an input is a part of: a local function can take parts of one tree together.
-        roots = getattr(program.signature, "roots", list)()
-        count = {root: roots.count(root) for root in set(roots)}
-        self.trees: dict[Any, Any] = {p: r for p, r in zip(program.entry.params, roots, strict=False) if count[r] > 1}
-        self.order: dict[Any, int] = {value: i for i, value in enumerate(program.entry.params)}
-        self._note_trees_inside(program.entry)
+        self.trees = TreeRoots(program.entry, getattr(program.signature, "examples", list)())
         self.provenance = provenance_of(program)
         self.own: set[Function] = set()
         self.differentiated = False
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.taken_out: set[Shape] = set()
         self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
-        self.turns = Turns(self.order, self.trees)
+        self.turns = Turns(self.trees)
         # A parameter of a loop's body -> (where, what) the value is that an earlier loop stacked.
         self.slices: dict[Value, tuple[Region, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
+        self.accesses: dict[Piece, Sequence[Access | None]] = {}
         added = set(padding)
         every = walk_functions(program.entry) if added else []
         self.padding = {e.outputs[0] for f in every for e in f.equations if e.origin in added}
-
-    def _note_trees_inside(self, function: Function) -> None:
-        """A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own."""
-        for equation in function.equations:
-            for body, operands in closed_over(equation):
-                self._note_passed(body, operands)
-            for body in functions_called(equation):
-                trees = body.facts.trees
-                if is_call(equation) and trees is None:
-                    self._note_passed(body, equation.inputs)
-                    self._note_trees_inside(body)
-                elif trees is not None:
-                    for number, place in enumerate(p for tree in trees.args for p in tree.places):
-                        self.order[body.params[place]] = number
-                    for root, tree in enumerate(trees.subtrees()):
-                        self.trees.update((body.params[p], (body, root)) for p in tree.places)
-                    self._note_trees_inside(body)
-
-    def _note_passed(self, body: Function, operands: Sequence[Atom]) -> None:
-        for param, atom in zip(body.params, operands, strict=False):
-            if atom in self.trees:
-                self.trees[param], self.order[param] = self.trees[atom], self.order[atom]
 
     def outline(self) -> None:
         backward = self._backward()
@@ -124,6 +97,7 @@ class Outliner(FunctionNames):
         every = self.shapes.every()
         for shape in every:
             shape.results = self._results(shape)
+            self._note_named_tuples(shape)
         for scan in scans:
             self._fold_whole(scan.pieces)
             self.turns.find(scan.pieces)
@@ -146,6 +120,8 @@ class Outliner(FunctionNames):
             if shape.kept and self.saved(shape) > _MOST_RESIDUALS:
                 shape.kept = shape.pieces[0].call.callee.code in taken  # else it is taken apart where it is used
         self._name(every)
+        forward = [p for s in every if s.kept for p in s.variants if not p.call.backward]
+        self.accesses = {piece: self._accesses(piece) for piece in forward}  # while the loops' bodies are as they were
         residuals = {param: value for param, (_, value) in self.slices.items()}
         self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
         for scan in scans:
@@ -153,6 +129,7 @@ class Outliner(FunctionNames):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
         # Without these circles all of it goes without Python's collector, which takes longer.
         self.slices.clear()
+        self.accesses.clear()
         for scan in scans:
             scan.pieces = []
         for shape in every:
@@ -160,14 +137,15 @@ class Outliner(FunctionNames):
 
     def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Region]) -> set[Shape]:
         """Shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
-        loop that does not depend on its turns."""
+        loop that does not depend on its turns, and is not what the call does there."""
         every = [(shape, piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
         looped = {_site(piece.call) for _, piece in every if piece.scan.looped}
+        inside = {shape for shape, piece in every if piece.scan.looped}
         bodies = {jax_compat.function_name(scan.function.jaxpr) for scan in scans if scan.looped}
         return {
             shape
             for shape, piece in every
-            if not piece.scan.looped and (_site(piece.call) in looped or piece.call.callee.name in bodies)
+            if shape not in inside and (_site(piece.call) in looped or piece.call.callee.name in bodies)
         }
 
     def _backward(self) -> set[Function]:
@@ -268,11 +246,23 @@ class Outliner(FunctionNames):
         plain = [n for n in numbers if n not in saved]
         return [*(self._as_returned(first, plain) or plain), *[n for n in numbers if n in saved]]
 
+    def _note_named_tuples(self, shape: Shape) -> None:
+        """What the author's function puts into a named tuple (`Gaussian(mean, cov)`) are the leaves of a tree."""
+        for piece in shape.pieces:
+            if piece.call.backward or piece.call.callee.library:
+                return
+            parts: dict[pieces.Way, dict[str, Value]] = {}
+            for value in [piece.values[n] for n in shape.results]:
+                way = self._returned(piece, value)
+                if way and str(way[-1]).startswith("."):
+                    parts.setdefault(way[:-1], {})[way[-1]] = value
+            for found in parts.values():
+                self.trees.add_named(list(found.values()))
+
     def _as_returned(self, piece: Piece, numbers: list[int]) -> list[int] | None:
         """Results in the order in which the author returns them; None where that is not known of all."""
-        if len(numbers) > _MOST_OUTPUTS or piece.call.backward:
-            return None
-        return pieces.by_way(numbers, [self._returned(piece, piece.values[n]) for n in numbers])
+        ways = [] if piece.call.backward else [self._returned(piece, piece.values[n]) for n in numbers]
+        return pieces.by_way(numbers, ways) if 0 < len(set(ways)) <= _MOST_OUTPUTS else None
 
     # ------------------------------------------------------------ which of them are worth a function
 
@@ -282,6 +272,8 @@ class Outliner(FunctionNames):
             calls = [i for i in items if type(i) is Piece]
             if len(calls) != 1 or len(items) > 2 or len(items) > 1 and len(calls[0].shape.pieces) > 1:
                 return
+            if any(type(i) is int and functions_called(calls[0].scan.equations[i]) for i in items):
+                return
             calls[0].shape.kept = False
             items = calls[0].items
 
@@ -289,7 +281,7 @@ class Outliner(FunctionNames):
         """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
         first, saved = shape.pieces[0], self.saved(shape)
         call, weight = first.call, self._weight(first)
-        results = len(shape.results) - max(0, saved - 1)
+        results = self._given(shape) - max(0, saved - 1)
         gradients = self._gradients(shape) if call.backward else 0
         if sum(s.uses for s in self.turns.family(shape)) > 1:
             return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
@@ -300,7 +292,7 @@ class Outliner(FunctionNames):
         if call.backward or saved > (0 if call.callee.library else _MOST_RESIDUALS):
             return False
         size = weight if self._is_loop(first) else self._size(first)
-        return size > _SMALL and len(shape.results) <= max(1, size // 4)
+        return size > _SMALL and self._given(shape) <= max(1, size // 4)
 
     def _is_loop(self, piece: Piece) -> bool:
         """Whether it is little but a long loop (a rollout), in a program without written-out backward passes."""
@@ -317,7 +309,7 @@ class Outliner(FunctionNames):
     def _is_readable(self, shape: Shape) -> bool:
         piece = shape.pieces[0]
         saved = self.saved(shape) if len(shape.pieces) > 1 else 0
-        plain = len(shape.results) - saved if saved > 1 else len(shape.results)
+        plain = self._given(shape) - saved if saved > 1 else self._given(shape)
         if piece.call.backward:
             plain -= self._gradients(shape)
         if plain > _MOST_OUTPUTS or not shape.results or self._is_tiny(piece) or saved > _MOST_SAVED:
@@ -326,8 +318,10 @@ class Outliner(FunctionNames):
             return False
         if not piece.inputs and self._size(piece) < _BIG_LIBRARY or shape in self.taken_out:
             return False  # constants
-        if piece in self.turns.mapped or len(shape.results) >= LEAVES and self.turns.maps(piece.items):
+        if piece in self.turns.mapped:
             return False  # `jax.tree.map` says it better
+        if len(shape.results) >= LEAVES and self.turns.maps(piece.items) and self._given(shape) == len(shape.results):
+            return False
         if not piece.call.backward and saved <= 1:
             if any(len(self.residuals(one, one.scan.needed(one))) > _MOST_RESIDUALS for one in shape.pieces):
                 return False
@@ -338,6 +332,13 @@ class Outliner(FunctionNames):
                 shape.refused = True
                 return False
         return True
+
+    def _given(self, shape: Shape) -> int:
+        """How many things the calls give back: the leaves of one tree are one."""
+        piece = shape.pieces[0]
+        plain = piece.call.backward or piece.call.callee.library
+        trees = [] if plain else self.trees.whole([piece.values[n] for n in shape.results])
+        return len(shape.results) - sum(len(places) - 1 for _, places in trees)
 
     def _is_tiny(self, piece: Piece) -> bool:
         """Whether it is one operation; a library's product may be of a transposed matrix."""
@@ -405,7 +406,7 @@ class Outliner(FunctionNames):
 
     def _width(self, piece: Piece) -> int:
         """How many things a call is passed: the leaves of one tree are one, and so is what one call saved."""
-        roots: list[Any] = [self.trees.get(value) for value in piece.inputs]
+        roots: list[Any] = [self.trees.root.get(value) for value in piece.inputs]
         if piece.call.backward:
             makers: Mapping[Any, Piece] = piece.scan.makers(self)
             roots = [root or makers.get(value) for root, value in zip(roots, piece.inputs, strict=True)]
@@ -464,7 +465,8 @@ class Outliner(FunctionNames):
         outputs: list[Value | None] = []
         if shape.plain is None:
             shape.plain = frozenset(shape.results) - self._only_saved(shape)
-        for number, result in zip(shape.results, body.results, strict=True):
+        ways = [self._returned(piece, piece.values[n]) for n in shape.results]
+        for number, result, way in zip(shape.results, body.results, ways, strict=True):
             assert type(result) is Value  # of a function of ours
             value = piece.values[number]
             if number not in needed and value not in results:
@@ -474,7 +476,7 @@ class Outliner(FunctionNames):
             name = None if is_pullback else self._name_in_caller(piece, value)
             outer = known.get(value, value)
             if not is_pullback and not piece.call.backward:
-                outer.whole = pieces.name_of_whole(piece.call.frame, self._returned(piece, value))
+                outer.whole = pieces.name_of_whole(piece.call.frame, way) or (name if ways.count(way) > 1 else None)
             if is_pullback or number not in shape.plain and not piece.call.backward and not outer.named:
                 outer.hint = result.hint  # what is saved is called as where it comes from
                 outputs.append(outer)
@@ -494,7 +496,14 @@ class Outliner(FunctionNames):
                 outer.hint = result.hint
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
-        return Equation(Local(body), inputs, outputs, {}, None)
+        return Equation(Local(body, self._frames_of_call(piece)), inputs, outputs, {}, None)
+
+    def _frames_of_call(self, piece: Piece) -> Sequence[Frame]:
+        """The frames from the outermost function to the one that makes the call; () of a backward part."""
+        frames = self.provenance.site(piece.scan.equations[piece.start].origin).frames
+        if piece.call.backward or piece.call.frame not in frames:
+            return ()
+        return frames[: frames.index(piece.call.frame) + 1]
 
     def _is_last_step(self, piece: Piece, outer: Value, value: Value) -> bool:
         """Whether a value is called after the last operation, or function of a library, that made it: `subtract`."""
@@ -526,7 +535,7 @@ class Outliner(FunctionNames):
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
-            known_as = self._accesses(named)
+            known_as = self.accesses[named]
             names, unmatched = with_accesses(names, unmatched, known_as)
             said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
@@ -570,6 +579,7 @@ class Outliner(FunctionNames):
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
                 library=callee.library,
+                given=[(places, root.example) for root, places in self.trees.whole(results)],
                 called_once=is_called_once(shape, results) and not saved and not self._is_loop(piece),
             )
         function.facts = facts

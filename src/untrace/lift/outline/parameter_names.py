@@ -14,10 +14,11 @@ from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
 from untrace.lift.adjoint.cotangents import d
 from untrace.lift.naming import words
 from untrace.lift.outline import pieces
-from untrace.lift.outline.accesses import accesses
+from untrace.lift.outline.accesses import accesses, arguments_of
 from untrace.lift.outline.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.regions import Piece, Shape
+from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.sites import Frame, Provenance
 
 
@@ -26,8 +27,7 @@ class FunctionNames(ABC):
 
     program: Program
     provenance: Provenance
-    trees: dict[Any, Any]
-    order: dict[Any, int]
+    trees: TreeRoots
     terms: dict[Value, Value]
 
     @abstractmethod
@@ -128,7 +128,7 @@ class FunctionNames(ABC):
         """What the names of the leaves that the calls of a function pass here end in: `layer_0_scale`, `layer_1_scale`."""
         values = [piece.inputs[place] for piece in shape.pieces]
         hints = {value.hint or "" for value in values}
-        if len(hints) < 2 or not all(value in self.trees for value in values):
+        if len(hints) < 2 or not all(value in self.trees.root for value in values):
             return None
         ends = zip(*[reversed(hint.split("_")) for hint in hints], strict=False)
         common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, ends)]
@@ -141,8 +141,8 @@ class FunctionNames(ABC):
         names = [a.hint for a in inputs]
         leaves: dict[Any, list[int]] = {}
         for i, value in enumerate(inputs):
-            if value in self.trees:
-                leaves.setdefault(self.trees[value], []).append(i)
+            if value in self.trees.root:
+                leaves.setdefault(self.trees.root[value], []).append(i)
         for places in leaves.values():
             parts = [(names[i] or "").split("_") for i in places]
             common = 0
@@ -196,7 +196,7 @@ class FunctionNames(ABC):
         """
         names, open_ = self._passed_names(piece)
         closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
-        left = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.trees]
+        left = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.trees.root]
         left = [i for i in left if piece.inputs[i].hint not in closed]
         only = (left[0], open_.pop()) if len(left) == 1 and len(open_) == 1 else None
         if piece.call.callee.library:
@@ -207,16 +207,21 @@ class FunctionNames(ABC):
             names = [n or (word if word not in names else None) for n, word in zip(names, said, strict=True)]
         if only is not None and names[only[0]] is None:
             names[only[0]] = words.clean(only[1])
-        matched = {n for n, a in zip(names, piece.inputs, strict=True) if a not in self.trees}
+        matched = {n for n, a in zip(names, piece.inputs, strict=True) if a not in self.trees.root}
         return names, [n for n in map(words.clean, open_) if n not in matched]
 
     def _accesses(self, piece: Piece) -> Sequence[Access | None]:
-        """What the author's own code has the inputs of a call as; of a library's nothing is asked."""
+        """What the code of the called function has the inputs of a call as."""
         callee = piece.call.callee
-        if callee.library:
-            return [None] * len(piece.inputs)
         inside = piece.scan.equations[piece.start : piece.stop]
-        return accesses(callee.code, inside, piece.inputs, self.provenance)
+        found = accesses(callee.code, inside, piece.inputs, self.provenance)
+        roots = Counter([a.root for a in found if a is not None])
+        return [  # a tree of one leaf is that leaf
+            Access(a.root)
+            if a is not None and not a.steps and roots[a.root] == 1 and value not in self.trees.root
+            else a
+            for a, value in zip(found, piece.inputs, strict=True)
+        ]
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; those of
@@ -232,7 +237,7 @@ class FunctionNames(ABC):
         starred = next((i for i, a in enumerate(node.args) if isinstance(a, ast.Starred)), len(node.args))
         after = node.args[starred + 1 :]
         spread: list[str] = []
-        passed = dict(zip(own, node.args[:starred], strict=False))
+        passed = dict(zip(own, arguments_of(node, piece.call.callee)[:starred], strict=False))
         if starred < len(node.args) and not node.keywords:
             # What comes after the spread arguments is told by its place from the end, if all are passed.
             whole = not (arguments.defaults or arguments.kwonlyargs or arguments.vararg)
@@ -257,7 +262,9 @@ class FunctionNames(ABC):
                     continue
             if not isinstance(value, ast.Constant):
                 open_.append(name)
-        leaves = sorted([i for i in left if piece.inputs[i] in self.trees], key=lambda i: self.order[piece.inputs[i]])
+        leaves = sorted(
+            [i for i in left if piece.inputs[i] in self.trees.root], key=lambda i: self.trees.number[piece.inputs[i]]
+        )
         if spread and len(leaves) == len(spread):
             for i, name in zip(leaves, spread, strict=True):
                 names[i] = words.clean(name)

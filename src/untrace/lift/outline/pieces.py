@@ -219,10 +219,11 @@ def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, 
 
 
 def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
-    """Results in the order in which the author returns them; None where that is not known of all."""
+    """Results in the order in which the author returns them, the leaves of a tree as they are; None where that is not known
+    of all."""
     known = [w for way in ways if way is not None and (w := _order_of(way)) is not None]
-    if len(set(ways)) == len(ways) == len(known):
-        return [n for _, n in sorted(zip(known, numbers, strict=True))]
+    if len(ways) == len(known):
+        return [n for _, n in sorted(zip(known, numbers, strict=True), key=lambda pair: pair[0])]
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from untrace.ir.nodes import (
     Function,
     Library,
     Literal,
+    Local,
     Primitive,
     Program,
     Slot,
@@ -43,17 +45,25 @@ _TRIES = 8  # a run may begin with equations that are no part of the first turn
 
 
 def map_trees(program: Program, refused: Any = ()) -> Program:
-    """Puts TreeMaps into the entry of `program`, the functions that it maps and loops over trees, in place: elsewhere there
-    are few trees."""
+    """Puts TreeMaps into the entry of `program`, the functions that it calls, maps and loops over trees, in place:
+    elsewhere there are few trees."""
     provenance = provenance_of(program)
-    functions = [program.entry]
-    for function in functions:  # grows on the way
+    functions = {program.entry: False}  # and whether it is a call of the author's
+    stack = [program.entry]
+    while stack:
+        function = stack.pop()
         for equation in function.equations:
-            if equation.may_hold_functions:
-                inner = functions_called(equation)
-                functions.extend(f for f in inner if is_call(equation) or f.facts.trees is not None)
+            if type(equation.callee) is Local:
+                inside = [equation.callee.body]
+            else:
+                every = functions_called(equation) if equation.may_hold_functions else ()
+                inside = [f for f in every if is_call(equation) or f.facts.trees is not None]
+            new = [f for f in inside if f not in functions]
+            functions.update((f, type(equation.callee) is Local) for f in new)
+            stack += new
+    for function, is_local in functions.items():
         if len(function.equations) >= _FEWEST:
-            equations = _in_one(_Mapper(function, provenance, refused).mapped(), function.results)
+            equations = _in_one(_Mapper(function, is_local, provenance, refused).mapped(), function.results)
             function.equations = _in_order(equations, function)
     return program
 
@@ -94,7 +104,8 @@ def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
     columns = [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
     turns = [callee.turns[i] for i in order]
     inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
-    new = TreeMap(turns, callee.trees, callee.names, callee.function, callee.result)
+    known = callee.function, callee.result, callee.own, callee.own_result
+    new = TreeMap(turns, callee.trees, callee.names, *known)
     return Equation(new, inputs, [equation.outputs[i] for i in order], {}, equation.origin)
 
 
@@ -131,7 +142,7 @@ def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equat
                     > _LONGEST
                 ):
                     continue
-                if any(uses[a] != 1 for a in column):
+                if any(uses[a] != 1 for a in column) or callee_of(first, TreeMap).own or equation.callee.own:
                     continue
                 again = equation in numbered
                 equation = found[place] = _joined(first, equation, tree)
@@ -164,13 +175,14 @@ def _joined(first: Equation, second: Equation, tree: int) -> Equation:
     ]
     for place in range(len(first.outputs)):
         output_of(first, place).named = False
-    callee = TreeMap(turns, len(columns), names, "", other_map.result)
+    callee = TreeMap(turns, len(columns), names, "", other_map.result, own_result=other_map.own_result)
     return Equation(callee, [*[a for c in columns for a in c], *shared], second.outputs, {}, second.origin)
 
 
 class _Mapper:
-    def __init__(self, function: Function, provenance: Provenance, refused: Any):
+    def __init__(self, function: Function, is_local: bool, provenance: Provenance, refused: Any):
         self.function = function
+        self.is_local = is_local
         self.refused = refused
         self.provenance = provenance
 
@@ -186,6 +198,8 @@ class _Mapper:
         frames = [known.get(e, ()) for e in equations]
         if not any(frames):  # nothing was called
             return list(equations)
+        # What an outlined function gives has a name of the caller's, which is none inside.
+        outside = _shared([f for f in frames if f]) if self.is_local else 0
         found: list[Equation] = []
         failed: dict[tuple[int, int], int] = {}  # runs, by depth and end: how often one was tried in vain
         at = 0
@@ -198,7 +212,7 @@ class _Mapper:
                 if stop - at >= _FEWEST and tried < _TRIES:
                     tails = [f[depth - 1 :] for f in frames[at:stop]]
                     backward = self.provenance.site(equations[at].origin).phase == "backward"
-                    result = None if backward else name_inside(frames[at][:depth], None)
+                    result = None if backward else name_inside(frames[at][outside:depth], None)
                     made = self._tree_maps(equations[at:stop], tails, result)
                 if made is not None:
                     found.extend(made)
@@ -265,6 +279,8 @@ class _Mapper:
 
     def _frames(self, equation: Equation) -> Sequence[Frame]:
         """Where an equation was called from; nothing for those that no leaf's function may hold."""
+        if type(equation.callee) is Local:
+            return () if equation.effects or len(equation.outputs) > 1 else equation.callee.frames
         frames = self.provenance.site(equation.origin).frames
         if not frames or not isinstance(equation.callee, (Library, Primitive)) or equation.effects:
             return ()
@@ -319,8 +335,10 @@ class _Mapper:
         ]
         name = tail[1].name if len(tail) > 1 else ""
         name = "" if name.startswith("<") else name
-        callee = TreeMap(functions, len(trees), [names[i] for i in order], name, result)
-        return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, turns[0][0].origin)
+        own = bool(name) and not tail[1].library
+        callee = TreeMap(functions, len(trees), [names[i] for i in order], name, result, own, not tail[0].library)
+        origin = next((e.origin for e in turns[0] if e.origin is not None), None)
+        return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, origin)
 
     def _parts(self, turn: Sequence[Equation]) -> list[list[int]] | None:
         """For each value that a turn gives back, the places of the equations that it takes; None where they overlap."""
@@ -385,6 +403,12 @@ def _adds_to_zero(callee: Library) -> bool:
     return type(first) in (int, float) and first == 0 and type(second) is Slot
 
 
+def _shared(frames: Sequence[Sequence[Frame]]) -> int:
+    """How many of the outermost frames all share."""
+    columns = zip(*frames, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda column: all(f == column[0] for f in column), columns))
+
+
 def _depth_of_run(frames: Sequence[Sequence[Frame]], start: int) -> int:
     """How many of the outermost frames as many equations share, from the one at `start` on, as a map needs."""
     first, others = frames[start], frames[start + 1 : start + _FEWEST]
@@ -411,9 +435,8 @@ def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:
 
 
 def _is_cast(equation: Equation) -> bool:
-    return (
-        len(equation.inputs) == len(equation.outputs) == 1 and equation.origin.primitive.name == "convert_element_type"
-    )
+    origin, one = equation.origin, len(equation.inputs) == len(equation.outputs) == 1
+    return one and origin is not None and origin.primitive.name == "convert_element_type"
 
 
 def _kind(equation: Equation) -> Any:
@@ -421,6 +444,8 @@ def _kind(equation: Equation) -> Any:
     callee = equation.callee
     if type(callee) is Library:
         return callee.name, len(equation.inputs), tuple(sorted(callee.kwargs))
+    if type(callee) is Local:
+        return callee.body.name, len(equation.inputs)
     return callee.name, len(equation.inputs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
@@ -63,18 +63,14 @@ def _count_uses(
     module: Any, equations: Sequence[Equation], results: Sequence[Any], known: dict[Value, Leaf], uses: dict[Value, int]
 ) -> None:
     """Adds how often each leaf is named, not counting calls that get the tree around it."""
-    mapped: set[Value] = set()
-    made: set[Value] = set()  # what calls and loops give, which may be trees
     for at, equation in enumerate(equations):
         inside: dict[int, int] = {}
-        if type(equation.callee) is TreeMap:
-            mapped.update([o for o in equation.outputs if o is not None])
-        if type(equation.callee) is Local and (not mapped.isdisjoint(equation.inputs) or _takes_made(equation, made)):
-            pass  # it may take a tree that is not there yet: how it is called shows where it stands
-        elif type(equation.callee) is Local:
+        if type(equation.callee) is Local:
             tree_carries.note_handed(module, equations, at, results, known)
             operands = [known.get(a) if type(a) is Value else None for a in equation.inputs]
-            layout = layout_of(module, equation.callee.body, operands)
+            # Of a tree that is not there yet is not known how it will be passed.
+            is_known = all(type(a) is not Value or a in known for a in equation.inputs)
+            layout = layout_of(module, equation.callee.body, operands, kept=is_known)
             if layout.trees(operands) is not None:
                 inside = {place: 0 for places, _ in layout.packs for place in places}
                 inside.update(_spread(argument_order(equation.callee.body, layout), operands))
@@ -93,22 +89,12 @@ def _count_uses(
             inside = _uses_in_loop(module, equation, known)
         elif type(equation.callee) in (While, Cond):
             inside = {**dict.fromkeys(range(len(equation.inputs)), 2), **_uses_in_bodies(module, equation, known)}
-        if type(equation.callee) in (Local, Scan, While):
-            made.update([o for o in equation.outputs if o is not None])
         for place, atom in enumerate(equation.inputs):
             if type(atom) is Value and atom in known:
                 uses[atom] = uses.get(atom, 0) + inside.get(place, 1)
     for atom in results:
         if type(atom) is Value and atom in known:
             uses[atom] = uses.get(atom, 0) + 1
-
-
-def _takes_made(equation: Equation, made: Container[Value]) -> bool:
-    """Whether a function is passed parts of what the author's takes as a tree, which a call or a loop has made."""
-    pairs = zip(callee_of(equation, Local).body.facts.accesses, equation.inputs, strict=False)
-    return any(
-        access is not None and not access.is_whole and atom in made for access, atom in pairs if type(atom) is Value
-    )
 
 
 def _spread(order: Sequence[int], operands: Sequence[Leaf | None]) -> dict[int, int]:

@@ -28,7 +28,7 @@ from untrace.module.interface.put_together import rebuilt
 from untrace.provenance.sites import Provenance, targets
 from untrace.python.names import base_of
 from untrace.python.statements import Assign
-from untrace.python.tree import Expr, Leaf, Name, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Symbol, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
 
 Way = tuple[Step, ...]
@@ -190,9 +190,19 @@ def _groups(body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]
     if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
     inside: dict[object, _Place] = dict(_places_inside(body))
-    return _grouped(body, sites, [[known.get(o) for o in e.outputs] for e, known in sites]) or _grouped(
+    found = _grouped(body, sites, [[known.get(o) for o in e.outputs] for e, known in sites]) or _grouped(
         body, sites, [[inside.get(r) for r in body.results]] * len(sites)
     )
+    grouped = {place for group in found for place in group.places}
+    for number, (places, example) in enumerate(body.facts.given):
+        whole = reach_nodes(example) if grouped.isdisjoint(places) and is_simple(example) else None
+        if whole:
+            nodes = _nodes(example)
+            row: list[_Place | None] = [None] * len(body.results)
+            for place, way in zip(places, whole[0][2], strict=True):
+                row[place] = _Place((body, "given", number), way, nodes)
+            found += _grouped(body, sites, [row] * len(sites))
+    return found
 
 
 def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
@@ -235,7 +245,10 @@ def _groups_of(
     examples: list[Any] = [None]
     if len(set(ways)) == 1 and len(set(ways[0])) == len(numbers):
         examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]
-    if examples[0] is None or any(_shape(e) != _shape(examples[0]) for e in examples):
+    is_all = type(examples[0]) is tuple and len(numbers) == len(
+        body.results
+    )  # as a function gives several results anyway
+    if examples[0] is None or is_all or any(_shape(e) != _shape(examples[0]) for e in examples):
         branches: dict[Any, list[int]] = {}
         for place, i in enumerate(numbers):
             branches.setdefault(tuple([own[place][:1] for own in ways]), []).append(i)
@@ -321,9 +334,11 @@ def assign(w: Any, equation: Equation, call: Expr) -> bool:
         if group is None:
             targets.append("_" if output is None else w._target(output, "x"))
         elif place == min(group.places):
-            root = Name(w.scope.fresh(identifier(group.words.get(equation, ""), "tree")))
-            targets.append(root.id)
             values = [equation.outputs[p] for p in group.places]
+            word = group.words.get(equation, "")
+            base, is_author = identifier(word, "tree"), word in {v.whole for v in values if v is not None}
+            root = Name(w.scope.fresh(base), Symbol(author=base if is_author else None))
+            targets.append(root.id)
             w.names.update((v, Leaf(root, way)) for v, way in zip(values, group.ways, strict=True) if v is not None)
             w.trees.add(root, group.example, values)
     w.statements.append(Assign(targets, call, equation.origin))

@@ -21,12 +21,12 @@ import jax
 import numpy as np
 
 from untrace._identifiers import identifier
+from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Value
 from untrace.module.access_paths import Layout, Step, is_grouped, packs_of, reach
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.loops import of_calls
-from untrace.python.pytrees import is_namedtuple
 from untrace.python.statements import Assign
 from untrace.python.tree import Expr, Leaf, Name
 from untrace.python.types import Type, tree_type

@@ -13,6 +13,7 @@ from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Atom, Function, Program, Value
+from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
 from untrace.module.call_arguments import returned
@@ -37,9 +38,9 @@ class PytreeEntry:
     signature: Signature
     result: Any
 
-    def roots(self) -> list[int]:
-        """For each input of the program, which of the arguments it is a part of."""
-        return [i for i, a in enumerate(self.signature.arguments) for _ in jax.tree.leaves(a.example)]
+    def examples(self) -> list[PyTree]:
+        """The arguments, whose leaves are the inputs of the program."""
+        return [a.example for a in self.signature.arguments]
 
 
 @dataclass(frozen=True, slots=True)

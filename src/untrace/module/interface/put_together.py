@@ -21,10 +21,11 @@ import jax
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
+from untrace._trees import is_namedtuple
 from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
 from untrace.module.known_trees import KnownTrees
-from untrace.python.pytrees import DICTS, Branches, branches, is_namedtuple, key_source, string, subtrees
+from untrace.python.pytrees import DICTS, Branches, branches, key_source, string, subtrees
 from untrace.python.statements import Assign, Statement
 from untrace.python.tree import Attribute, Call, Dict, Expr, Leaf, List, Name, Text, Tuple
 from untrace.python.values import Unwritable

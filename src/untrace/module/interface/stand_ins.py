@@ -20,8 +20,9 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace._trees import is_namedtuple
 from untrace.python.helpers import helper
-from untrace.python.pytrees import Branches, branches, is_namedtuple, is_plain_identifier, string
+from untrace.python.pytrees import Branches, branches, is_plain_identifier, string
 from untrace.python.statements import Assign, Statement, docstring_lines
 from untrace.python.tree import Attribute, Call, Expr, List, Text, Tuple
 from untrace.python.values import Unwritable, Values

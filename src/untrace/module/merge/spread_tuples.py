@@ -12,9 +12,9 @@ from untrace.python.walk import nodes_of
 
 
 def spread_tuples(module: ModuleWriter, statements: Sequence[Statement]) -> None:
-    """Does so in the calls of functions of `module`, in place."""
+    """Does so in the calls of functions of `module`, and of transformed ones, in place."""
     for node in nodes_of(statements):
-        if type(node) is Call and type(node.func) is str and node.func in module.local_definitions:
+        if type(node) is Call and (type(node.func) is Call or node.func in module.local_definitions):
             node.args = _spread(node.args)
 
 

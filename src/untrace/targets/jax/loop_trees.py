@@ -28,7 +28,7 @@ from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole
 from untrace.provenance.sites import Provenance, targets
 from untrace.python.statements import Assign, Parameter
-from untrace.python.tree import Expr, Leaf, Name, Text, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Symbol, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
 _KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})
@@ -274,7 +274,8 @@ class TreeBody(Body):
         if tree.is_leaf:
             (value,) = values
             return inner.bind_parameter(value, word).id
-        name = Name(inner.scope.fresh(identifier(clean(word), "state")))
+        base = identifier(clean(word), "state")
+        name = Name(inner.scope.fresh(base), Symbol(author=base))
         if not tree.nested() and self._comes_whole(values):
             found = reach(tree.example, name) or []
             self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
@@ -405,7 +406,8 @@ def assign(
     if len(trees) == 1 and first.is_leaf and first.places == (0,) and len(body.results) == 1:
         return Whole(call)
     equation = w.equation
-    names = {t.path: clean(t.name) for t in targets(Provenance().site(equation.origin)) if t.strong}
+    known = {t.path: t for t in reversed(targets(Provenance().site(equation.origin))) if t.strong}
+    names = {path: clean(t.name) for path, t in known.items()}
     outputs = equation.outputs[len(equation.outputs) - len(body.results) :]
 
     def value_of(place: int) -> Any:
@@ -422,7 +424,8 @@ def assign(
         apart = apart or type(tree.example) is tuple and (not tree.nested() or not path and is_call)
         if type(tree.example) in (tuple, list) and len(tree.example) > 1 and apart and path not in names:
             return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
-        root = Name(w.scope.fresh(identifier(names.get(path) or word, "out")))
+        base = identifier(names.get(path) or word, "out")
+        root = Name(w.scope.fresh(base), Symbol(author=base if path in known and not known[path].library else None))
         for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):
             if is_made:
                 w.names[value] = leaf

@@ -10,22 +10,25 @@ written leaf by leaf.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from untrace._identifiers import identifier
+from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word
 from untrace.module.interface.put_together import inner_nodes, rebuilt
 from untrace.module.known_trees import Structure, Trees, key_of, plain_type, same_structure
+from untrace.module.local_calls import placed
+from untrace.module.nested import BareReturn, put_definition
 from untrace.python.names import Scope
-from untrace.python.pytrees import is_namedtuple
 from untrace.python.statements import Assign, Def, Parameter, Return
-from untrace.python.tree import Call, Expr, Lambda, Leaf, List, Name, Text
+from untrace.python.tree import Call, Expr, Lambda, Leaf, List, Name, Symbol, Text
 from untrace.python.values import Unwritable
 
 _LAMBDA_WIDTH = 60
@@ -159,24 +162,24 @@ def _leaf_function(
         inner.names[value] = Name(scope.fresh(identifier(clean(name or "x"), "x")))
         params.append(Parameter(inner.names[value].id))
     inner.names.update(zip(function.params[callee.trees :], shared, strict=True))
-    values = w.module.values
-    before = values.shapes
-    values.shapes = [(tuple(v.aval.shape), inner.names[v]) for v in function.params[: callee.trees]]
-    hints = [(o, o.hint, o.named) for e in function.equations for o in e.outputs if o is not None]
-    for output, hint, named in hints:
-        output.hint = hint if named else None  # the rest are after the leaf's own name
+    shapes = [(tuple(v.aval.shape), inner.names[v]) for v in function.params[: callee.trees]]
+    made = [[o for e in turn.equations for o in e.outputs if o is not None] for turn in callee.turns]
+    hints = [(o, o.hint, o.named) for o in made[turn]]
+    for outputs in zip(*made, strict=True):
+        if not outputs[turn].named and len({o.hint for o in outputs}) > 1:
+            outputs[turn].hint = None  # one that is after the leaf's own name
     (result,) = function.results
     assert type(result) is Value
     result.named = False
     try:
-        inner.equations(function.equations, function.results)
+        with w.module.values.in_words_of(shapes):
+            inner.equations(function.equations, function.results)
         value, last = inner.atom(function.results[0]), inner.statements[-1:]
         if last and type(last[0]) is Assign and type(value) is Name and last[0].targets == [value.id]:
             inner.statements.pop()
             value = last[0].value
         return params, inner.statements, value
     finally:
-        values.shapes = before
         for output, hint, named in hints:
             output.hint, output.named = hint, named
 
@@ -197,25 +200,45 @@ def write_map(w: Any, equation: Equation) -> None:
     w.module.modules.add("jax")
     trees, structure = _outermost(w, [_tree(w, column, structure) for column in _columns(equation)], structure)
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
-    params, statements, value = _leaf_function(w, equation, 0, shared)
     name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
     if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
         name = f"new_{last_word(trees[0])}"
-    function: Expr = Lambda([p.name for p in params], value)
-    if statements or len(function.flat()) > _LAMBDA_WIDTH:
-        from untrace.module.nested import BareReturn, put_definition
-
-        label = w.scope.fresh(identifier(clean(callee.function), "leaf") if callee.function else f"{name}_of_leaf")
-        put_definition(w.statements, Def(label, params, [*statements, BareReturn(value)]))
-        function = Name(label)
-    result = Name(w.scope.fresh(identifier(name, "leaves")))
+    function = _function(w, equation, shared, f"{name}_of_leaf")
+    name = identifier(name, "leaves")
+    result = Name(w.scope.fresh(name), Symbol(author=name if callee.own_result and name == callee.result else None))
     w.statements.append(Assign([result.id], Call("jax.tree.map", [function, *trees]), equation.origin))
-    w.module.folded[equation.origin] = tuple(
-        [e.origin for turn in callee.turns for e in turn.equations if e.origin is not equation.origin]
-    )
+    origins = [e.origin for turn in callee.turns for e in turn.equations if e.origin is not None]
+    if equation.origin is not None:
+        w.module.folded[equation.origin] = tuple([o for o in origins if o is not equation.origin])
     w.trees.add(result, structure.example, equation.outputs)
     for output, way in zip(equation.outputs, structure.ways, strict=True):
         w.names[output] = Leaf(result, way)
+
+
+def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str) -> Expr:
+    """What is mapped: a function that there is; one of the author's that closes over nothing, in the module; a lambda, or one
+    beside the map."""
+    callee = callee_of(equation, TreeMap)
+    params, statements, value = _leaf_function(w, equation, 0, shared)
+    names = [p.name for p in params]
+    if not statements and type(value) is Call and not value.kwargs:
+        func = Name(value.func) if type(value.func) is str else value.func
+        if type(func) is Name and [a.id if type(a) is Name else a for a in value.args] == names:
+            return func
+    label = identifier(clean(callee.function), "leaf") if callee.function else otherwise
+    if callee.own and not shared:
+        for turn in range(len(callee.turns)):
+            params, statements, value = _leaf_function(w, equation, turn, shared)
+            leaf, definition = callee.turns[turn], Def("", params, [*statements, Return(value)])
+            describe = functools.partial(w.module.described.flat, params=leaf.params, results=leaf.results)
+            label = placed(w.module, definition, label, describe)
+        return Name(label)
+    function = Lambda(names, value)
+    if not callee.own and not statements and len(function.flat()) <= _LAMBDA_WIDTH:
+        return function
+    label = w.scope.fresh(label)
+    put_definition(w.statements, Def(label, params, [*statements, BareReturn(value)]))
+    return Name(label)
 
 
 def _outermost(w: Any, trees: list[Expr], structure: Structure) -> tuple[list[Expr], Structure]:

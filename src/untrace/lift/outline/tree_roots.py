@@ -1,0 +1,148 @@
+"""Which values are leaves of one tree: a function that needs several of them is passed the tree, one that gives all of them
+gives the tree, and a reader counts one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+
+from untrace._trees import is_namedtuple, is_simple
+from untrace.ir.calls import is_call
+from untrace.ir.nodes import Atom, Cond, Equation, Function, Passed, Scan, Value, While, functions_called
+from untrace.ir.signatures import Derivative
+from untrace.ir.structured import Transformed
+from untrace.ir.trees import Tree
+from untrace.ir.types import Aval, PyTree
+from untrace.lift.closed_constants import closed_over
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Root:
+    """A tree that values are leaves of. example: one like it; None where it is not known. first: the number of its first leaf
+    among all leaves."""
+
+    example: PyTree
+    first: int
+
+    @property
+    def count(self) -> int:
+        """How many leaves it has; 0 where that is not known."""
+        return 0 if self.example is None else len(jax.tree.leaves(self.example))
+
+
+class TreeRoots:
+    """The trees of a program, by their leaves."""
+
+    def __init__(self, entry: Function, examples: Sequence[PyTree]):
+        self.root: dict[Passed, Root] = {}
+        """Which tree a value is a leaf of."""
+        self.number: dict[Passed, int] = {}
+        """That of a leaf among all leaves."""
+        self._named: dict[
+            frozenset[Hashable], PyTree
+        ] = {}  # named tuples of leaves, by the types of these, all different
+        number = 0
+        for example in examples:
+            count = len(jax.tree.leaves(example))
+            self.add(Root(example, number), entry.params[number : number + count])
+            number += count
+        self._note(entry)
+
+    def add(self, root: Root, leaves: Sequence[Passed | None]) -> None:
+        """Registers the leaves of a tree, in order; one that is its only leaf has a number alone."""
+        for node in _named_tuples(root.example):
+            types = frozenset([_type_of(field) for field in node])
+            if len(types) == len(node) > 1:
+                same = jax.tree.structure(self._named.setdefault(types, node)) == jax.tree.structure(node)
+                self._named[types] = node if same else None
+        for i, leaf in enumerate(leaves):
+            if leaf is not None:
+                self.number[leaf] = root.first + i
+                if len(leaves) > 1:
+                    self.root[leaf] = root
+
+    def add_named(self, leaves: Sequence[Value]) -> None:
+        """Registers the arguments of a class that is called, where there is just one named tuple of such types."""
+        example = self._named.get(frozenset([_type_of(leaf.aval) for leaf in leaves]))
+        if example is not None and len(example) == len(leaves) and not any(leaf in self.root for leaf in leaves):
+            by_type = {_type_of(leaf.aval): leaf for leaf in leaves}
+            self.add(Root(example, 0), [by_type[_type_of(field)] for field in example])
+
+    def leaves_of(self, values: Sequence[Passed]) -> Root | None:
+        """The tree whose leaves these are, all of them and in order."""
+        root = self.root.get(values[0])
+        if root is None or root.count != len(values):
+            return None
+        numbered = enumerate(values, root.first)
+        return root if all(self.root.get(v) is root and self.number[v] == i for i, v in numbered) else None
+
+    def whole(self, values: Sequence[Value]) -> Iterator[tuple[Root, list[int]]]:
+        """The trees that are among these values and can be put together, each with the places of its leaves in order."""
+        places: dict[Root, dict[int, int]] = {}
+        for place, value in enumerate(values):
+            root = self.root.get(value)
+            if root is not None:
+                places.setdefault(root, {})[self.number[value]] = place
+        for root, found in places.items():
+            if len(found) == root.count and is_simple(root.example):
+                yield root, [found[i] for i in sorted(found)]
+
+    def _note(self, function: Function) -> None:
+        """The trees in `function`, and in what it maps, loops over and differentiates.
+
+        A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own, and gives some.
+        """
+        for equation in function.equations:
+            for example, leaves in _given(equation):
+                self.add(Root(example, 0), leaves)
+            for body, operands in closed_over(equation):
+                self._pass(body, operands)
+            for body in functions_called(equation):
+                known = body.facts.trees
+                if is_call(equation) and known is None:
+                    self._pass(body, equation.inputs)
+                    self._note(body)
+                elif known is not None:
+                    numbers = {p: i for i, p in enumerate(p for tree in known.args for p in tree.places)}
+                    self.number.update((body.params[p], i) for p, i in numbers.items())
+                    for tree in known.subtrees():
+                        self.add(Root(tree.example, numbers[tree.places[0]]), [body.params[p] for p in tree.places])
+                    self._note(body)
+
+    def _pass(self, body: Function, operands: Sequence[Atom]) -> None:
+        for param, atom in zip(body.params, operands, strict=False):
+            if type(atom) is Value and atom in self.root:
+                self.root[param], self.number[param] = self.root[atom], self.number[atom]
+
+
+def _named_tuples(tree: PyTree) -> Iterator[PyTree]:
+    """The named tuples of leaves in a tree."""
+    if is_namedtuple(tree) and jax.tree_util.all_leaves(tree):
+        yield tree
+    for part in tree.values() if type(tree) is dict else tree if isinstance(tree, (list, tuple)) else ():
+        yield from _named_tuples(part)
+
+
+def _type_of(leaf: Aval) -> Hashable:
+    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+
+
+def _given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:
+    """The trees that a loop, a choice or a derivative gives, each with the leaves that something reads."""
+    callee, outputs = equation.callee, equation.outputs
+    found: list[Tree] = []
+    if type(callee) in (Scan, While, Cond):
+        body = functions_called(equation)[-1]
+        if body.facts.trees is not None:
+            found, outputs = body.facts.trees.out.elements(), outputs[len(outputs) - len(body.results) :]
+    elif type(callee) is Transformed and type(callee.how) is Derivative:
+        signature, start = callee.how.signature, 0
+        for part in (signature.out, signature.gradients) if signature.transform in ("grad", "value_and_grad") else ():
+            count = len(jax.tree.leaves(part))
+            found += Tree(part, tuple(range(start, start + count))).elements()
+            start += count
+        found = found if start == len(outputs) else []
+    for tree in found:
+        yield tree.example, [outputs[p] if p >= 0 else None for p in tree.places]

@@ -1,0 +1,181 @@
+"""Functions of the author's that are mapped over trees, take trees that the program has made, or give trees back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import untrace
+
+pytestmark = pytest.mark.usefixtures("unguarded")
+
+
+class AdamState(NamedTuple):
+    count: jax.Array
+    mu: dict
+    nu: dict
+
+
+PARAMS = {"w1": jnp.ones((3, 4)), "b1": jnp.zeros(4), "w2": jnp.ones((4, 2)), "b2": jnp.zeros(2)}
+X, Y = jnp.linspace(-1.0, 1.0, 15).reshape(5, 3), jnp.ones((5, 2))
+
+
+def loss(params, x, y):
+    hidden = jnp.tanh(x @ params["w1"] + params["b1"])
+    return jnp.mean((hidden @ params["w2"] + params["b2"] - y) ** 2)
+
+
+def sgd(p, g):
+    return p - 0.1 * g
+
+
+def normalised(g):
+    norm = jnp.sqrt(jnp.sum(g**2) + 1e-8)
+    return g * jnp.minimum(1.0, 1.0 / norm)
+
+
+def mapped_functions(params, x, y, rate):
+    value, grads = jax.value_and_grad(loss)(params, x, y)
+    grads = jax.tree.map(normalised, grads)
+    params = jax.tree.map(sgd, params, grads)
+
+    def decay(p):
+        return p * (1.0 - rate)
+
+    return jax.tree.map(decay, params), value
+
+
+def adam(grads, state, params):
+    count = state.count + 1
+    mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mu, grads)
+    nu = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, state.nu, grads)
+
+    def apply(p, m, v):
+        m_hat = m / (1 - 0.9**count)
+        return p - 0.01 * m_hat / (jnp.sqrt(v / (1 - 0.999**count)) + 1e-8)
+
+    return jax.tree.map(apply, params, mu, nu), AdamState(count, mu, nu)
+
+
+def adam_step(params, state, x, y):
+    value, grads = jax.value_and_grad(loss)(params, x, y)
+    params, state = adam(grads, state, params)
+    return params, state, value
+
+
+def inner_update(params, x, y):
+    grads = jax.grad(loss)(params, x, y)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+def adapted_loss(params, x, y):
+    params = inner_update(params, x, y)
+    params = inner_update(params, x, y)
+    return loss(params, x, y)
+
+
+def scale(x, gain):
+    return x * jax.nn.sigmoid(gain) + gain**2
+
+
+def layered(params, x):
+    for layer in params["layers"]:
+        x = jnp.tanh(scale(x @ layer["w"], layer["g"]) + layer["b"])
+    return x @ params["out"]
+
+
+def fit_and_roll(params, x):
+    def step(params, _):
+        value, grads = jax.value_and_grad(lambda p: jnp.mean(layered(p, x) ** 2))(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+    params, values = jax.lax.scan(step, params, None, length=3)
+
+    def roll(x, _):
+        x = jnp.cos(layered(params, x))
+        return x, x.sum()
+
+    return params, values, jax.lax.scan(roll, x, None, length=4)
+
+
+class Gaussian(NamedTuple):
+    mean: jax.Array
+    cov: jax.Array
+
+
+def predict(transition, belief):
+    return Gaussian(transition @ belief.mean, transition @ belief.cov @ transition.T + jnp.eye(2))
+
+
+def correct(belief, y):
+    gain = jnp.linalg.solve(belief.cov + jnp.eye(2), belief.cov).T
+    innovation = y - belief.mean
+    return Gaussian(mean=belief.mean + gain @ innovation, cov=belief.cov - gain @ belief.cov), innovation
+
+
+def filtered(transition, belief, ys):
+    def step(belief, y):
+        belief = predict(transition, belief)
+        belief, innovation = correct(belief, y)
+        return belief, innovation**2
+
+    return jax.lax.scan(step, belief, ys)
+
+
+def test_a_mapped_function_of_the_authors_stays_one():
+    source = untrace.decompile(mapped_functions)(PARAMS, X, Y, 0.1).source
+    assert "def sgd(p, g):\n    return p - 0.1 * g\n" in source
+    assert "    grads = jax.tree.map(normalised, grads)\n    params = jax.tree.map(sgd, params, grads)\n" in source
+    assert "    def decay(p):\n        return p * (1.0 - rate)\n" in source
+    assert "return jax.tree.map(decay, params), value" in source
+
+
+def test_a_function_that_gives_trees_stays_one():
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+    state = AdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+    source = untrace.decompile(adam_step)(PARAMS, state, X, Y).source
+    assert "def adam(grads, state, params):" in source
+    assert "    mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mu, grads)\n" in source
+    assert "    def apply(p, m, v):\n" in source
+    assert "    params, state = adam(grads, state, params)\n    return params, state, value\n" in source
+
+
+def test_what_one_call_gives_another_takes_as_a_tree():
+    source = untrace.decompile(adapted_loss)(PARAMS, X, Y).source
+    assert "    grads = jax.grad(loss)(params, x, y)\n" in source
+    assert source.count("inner_update(params, x, y)") == 3
+
+
+def test_a_tree_that_a_loop_gives_is_passed_as_one():
+    # The function is called under a derivative in one loop and closes over what that gives in another: neither is what JAX
+    # takes out of a loop.
+    layer = {"w": jnp.eye(3), "g": jnp.ones(3), "b": jnp.zeros(3)}
+    decompiled = untrace.decompile(fit_and_roll)({"layers": [layer] * 3, "out": jnp.eye(3)}, X)
+    assert decompiled.source.count("def layered(params, x):") == 1
+    assert decompiled.source.count("def scale(x, gain):") == 1
+    assert "for layer in params" in decompiled.source
+    assert "layered(params, x)" in decompiled.source
+    assert "layered_2" not in decompiled.source
+
+
+def test_a_named_tuple_that_one_function_makes_another_takes():
+    source = untrace.decompile(filtered)(jnp.eye(2) * 0.9, Gaussian(jnp.zeros(2), jnp.eye(2)), jnp.ones((6, 2))).source
+    assert "        belief = predict(transition, belief)\n        belief, innovation = correct(belief, y)\n" in source
+
+
+def test_a_function_of_a_library_is_called_in_a_mapped_one():
+    optax = pytest.importorskip("optax")
+    optimiser = optax.scale_by_trust_ratio()
+
+    def lamb_step(params, state, grads):
+        updates, state = optimiser.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    grads = jax.tree.map(lambda p: 0.1 + p, PARAMS)
+    source = untrace.decompile(lamb_step)(PARAMS, optimiser.init(PARAMS), grads).source
+    assert "def safe_norm(x):" in source
+    assert "param_norm = safe_norm(param)" in source
+    assert source.count("safe_norm(") == 3
