@@ -125,6 +125,36 @@ def filtered(transition, belief, ys):
     return jax.lax.scan(step, belief, ys)
 
 
+class Frame:
+    """Where the layers of a framework read and leave their state."""
+
+    def __init__(self, state):
+        self.state = state
+        self.new = {}
+
+
+def moving_average(frame, key, value):
+    old = frame.state[key]
+    count, hidden = old["count"] + 1, old["hidden"] * 0.9 + value * 0.1
+    frame.new[key] = {"count": count, "hidden": hidden}
+    return hidden / (1 - 0.9**count)
+
+
+def batch_norm(frame, name, x, scale, offset):
+    mean = jnp.mean(x, axis=0, keepdims=True)
+    var = jnp.mean(x**2, axis=0, keepdims=True) - mean**2
+    moving_average(frame, f"{name}/mean", mean)
+    moving_average(frame, f"{name}/var", var)
+    return (x - mean) * jax.lax.rsqrt(var + 1e-5) * scale + offset
+
+
+def normed(params, state, x):
+    frame = Frame(state)
+    for i, layer in enumerate(params):
+        x = jnp.tanh(batch_norm(frame, f"bn{i}", x @ layer["w"], layer["scale"], layer["offset"]))
+    return x, frame.new
+
+
 def test_a_mapped_function_of_the_authors_stays_one():
     source = untrace.decompile(mapped_functions)(PARAMS, X, Y, 0.1).source
     assert "def sgd(p, g):\n    return p - 0.1 * g\n" in source
@@ -164,6 +194,36 @@ def test_a_tree_that_a_loop_gives_is_passed_as_one():
 def test_a_named_tuple_that_one_function_makes_another_takes():
     source = untrace.decompile(filtered)(jnp.eye(2) * 0.9, Gaussian(jnp.zeros(2), jnp.eye(2)), jnp.ones((6, 2))).source
     assert "        belief = predict(transition, belief)\n        belief, innovation = correct(belief, y)\n" in source
+
+
+def test_functions_that_change_parts_of_one_dict_are_one():
+    params, state = [], {}
+    for i, (m, n) in enumerate([(3, 4), (4, 5), (5, 2)]):
+        params.append({"w": jnp.ones((m, n)), "scale": jnp.ones(n), "offset": jnp.zeros(n)})
+        for word in ("mean", "var"):
+            state[f"bn{i}/{word}"] = {"count": jnp.zeros((), jnp.int32), "hidden": jnp.zeros((1, n))}
+    source = untrace.decompile(normed)(params, state, X).source
+    assert source.count("def batch_norm(") == 1 and "def batch_norm_2(" not in source
+    assert '"bn0/mean": ' in source.split("return")[-1]
+
+
+def kernel(params, x1, x2):
+    d = (x1[:, None] - x2[None]) / params["scale"]
+    return params["variance"] * jnp.exp(-0.5 * jnp.sum(d**2, axis=-1))
+
+
+def posterior(params, x, y, x_new):
+    gram = kernel(params, x, x) + 0.1 * jnp.eye(x.shape[0])
+    cross = kernel(params, x_new, x)
+    return cross @ jnp.linalg.solve(gram, y), jnp.diag(kernel(params, x_new, x_new))
+
+
+def test_one_thing_may_be_passed_twice():
+    params = {"scale": jnp.ones(3), "variance": jnp.float32(2.0)}
+    source = untrace.decompile(posterior)(params, X, jnp.ones(5), X[:2] + 1.0).source
+    assert source.count("def kernel") == 1
+    assert "kernel(params, x, x)" in source and "kernel(params, x_new, x)" in source
+    assert "kernel(params, x_new, x_new)" in source
 
 
 def test_a_function_of_a_library_is_called_in_a_mapped_one():

@@ -122,10 +122,16 @@ class FunctionFacts:
     pruned: bool = False
     """Whether it is the condition of a loop from which JAX has taken out dead code."""
 
+    whole: str = ""
+    """Of a loop's function: that of the author's whose call is all that it does."""
+
     # ------------------------------------------------------------ of a function that was made of the author's calls
 
     calls: int = 1
     """How many calls there are of it."""
+
+    is_one_of_several: bool = False
+    """Whether other functions are made of the same code of the author's."""
 
     definition: Sequence[str] = ()
     """The author's names of its positional parameters, in order."""

@@ -201,7 +201,8 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> li
     for places in roots.values():
         # A function that passes on all that it took as one tree passes that tree.
         whole = of[places[0]].root.symbol.leaves == len(places)
-        shared = body.facts.calls > 1 and not all(place in same for place in places) and not whole
+        several = body.facts.is_one_of_several or body.facts.calls > 1 and not all(place in same for place in places)
+        shared = several and not whole
         packs.extend(_packs(places, operands, 0, shared))
     return packs
 

@@ -183,6 +183,7 @@ def put_definition(statements: list[Statement], *definitions: Statement) -> None
 def function_hint(function: Function, fallback: str, equation: Equation) -> tuple[str, bool]:
     """The name of a nested function, `_bwd` after it in a backward pass, and whether it is its author's."""
     name = jax_compat.function_name(function.jaxpr) if function.jaxpr is not None else ""
+    name = function.facts.whole or name if name in _NAMELESS else name
     authored = name not in _NAMELESS and not name.startswith("_")
     name = identifier(name if authored else fallback, fallback)
     # A loop in the body of a backward loop has no scope of its own that says so.

@@ -14,6 +14,7 @@ from untrace.module.merge.alpha_equivalent import merge_equal
 from untrace.module.merge.nest_pullbacks import nest_backward_parts
 from untrace.module.merge.parametric import share_definitions
 from untrace.module.merge.prefixes import share_prefixes
+from untrace.module.merge.repeated_arguments import repeat_arguments
 from untrace.module.merge.spread_tuples import spread_tuples
 from untrace.module.merge.variadic import spread_arguments
 from untrace.module.writer import ModuleWriter
@@ -82,6 +83,10 @@ PASSES: tuple[Pass[Statements], ...] = (
     ),
     Pass("variadic", "functions whose arguments only go into one list take any number", lambda s: spread_arguments(s.module)),
     Pass("merge-equal", "what the passes before have made the same", lambda s: merge_equal(s.module, s.definitions)),
+    Pass(
+        "repeated-arguments", "a function for one thing passed twice is the one that takes two",
+        lambda s: repeat_arguments(s.module, s.definitions),
+    ),
     Pass("nest-pullbacks", "a backward part goes into its forward part", _nest),
     Pass("loops-of-statements", "statements that repeat become a loop", _roll, lambda s: s.rolls),
     Pass("call-helpers", "long calls that repeat get a helper", lambda s: share_calls(s.module, s.definitions)),

@@ -10,8 +10,10 @@ innermost call around an equation of `refused`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -44,7 +46,7 @@ from untrace.lift.outline.call_names import is_module_call, own_parameters, owne
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
-from untrace.lift.outline.regions import Piece, Region, Shape, is_called_once, is_uneven
+from untrace.lift.outline.regions import Piece, Region, Shape, calls_around, is_called_once, is_uneven
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.sites import Frame
 
@@ -81,6 +83,7 @@ class Outliner(FunctionNames):
         self.slices: dict[Value, tuple[Region, Value]] = {}
         self.terms: dict[Value, Value] = {}  # what a loop adds up -> the sum
         self.accesses: dict[Piece, Sequence[Access | None]] = {}
+        self.made_of: Counter[CodeType] = Counter()  # how many functions are made of the author's code
         added = set(padding)
         every = walk_functions(program.entry) if added else []
         self.padding = {e.outputs[0] for f in every for e in f.equations if e.origin in added}
@@ -99,7 +102,7 @@ class Outliner(FunctionNames):
             shape.results = self._results(shape)
             self._note_named_tuples(shape)
         for scan in scans:
-            self._fold_whole(scan.pieces)
+            self._fold_whole(scan)
             self.turns.find(scan.pieces)
         self.taken_out = self._taken_out(every, scans)
         addends: Sequence[Any] = ()
@@ -110,7 +113,7 @@ class Outliner(FunctionNames):
                 shape.uses = 0
                 shape.kept = shape.kept and self._is_readable(shape)
             if backward:
-                addends = missing_addends([s for s in part if s.kept], self._around(scans), self.provenance)
+                addends = missing_addends([s for s in part if s.kept], calls_around(scans), self.provenance)
             for scan in scans:
                 self._count(scan.pieces, set(), backward)
             for shape in part:
@@ -121,6 +124,7 @@ class Outliner(FunctionNames):
                 shape.kept = shape.pieces[0].call.callee.code in taken  # else it is taken apart where it is used
         self._name(every)
         forward = [p for s in every if s.kept for p in s.variants if not p.call.backward]
+        self.made_of = Counter(p.call.callee.code for p in forward)
         self.accesses = {piece: self._accesses(piece) for piece in forward}  # while the loops' bodies are as they were
         residuals = {param: value for param, (_, value) in self.slices.items()}
         self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
@@ -266,16 +270,20 @@ class Outliner(FunctionNames):
 
     # ------------------------------------------------------------ which of them are worth a function
 
-    def _fold_whole(self, items: list[int | Piece]) -> None:
+    def _fold_whole(self, scan: Region) -> None:
         """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries."""
+        items = scan.pieces
         while True:
             calls = [i for i in items if type(i) is Piece]
             if len(calls) != 1 or len(items) > 2 or len(items) > 1 and len(calls[0].shape.pieces) > 1:
                 return
-            if any(type(i) is int and functions_called(calls[0].scan.equations[i]) for i in items):
+            if any(type(i) is int and functions_called(scan.equations[i]) for i in items):
                 return
             calls[0].shape.kept = False
             items = calls[0].items
+            callee, facts = calls[0].call.callee, scan.function.facts
+            if not facts.whole and not callee.library and not callee.name.startswith("<"):
+                scan.function.facts = replace(facts, whole=callee.name)
 
     def _is_worth_it(self, shape: Shape) -> bool:
         """Whether it hides more than it costs: a call with many results is only another way of writing an assignment."""
@@ -344,17 +352,6 @@ class Outliner(FunctionNames):
         """Whether it is one operation; a library's product may be of a transposed matrix."""
         turned = [e for e in piece.scan.equations[piece.start : piece.stop] if e.callee.name == "transpose"]
         return self._weight(piece) - (len(turned) if piece.call.callee.library else 0) <= _TINY
-
-    def _around(self, scans: Sequence[Region]) -> dict[Piece, Piece]:
-        """By call the one that it stands in."""
-        found: dict[Piece, Piece] = {}
-        stack = [i for scan in scans for i in scan.pieces if type(i) is Piece]
-        while stack:
-            piece = stack.pop()
-            inner = [i for i in piece.items if type(i) is Piece]
-            found.update((i, piece) for i in inner)
-            stack.extend(inner)
-        return found
 
     def _gradients(self, shape: Shape) -> int:
         """How many results there are beyond the first that the backward pass is done with: for a reader, gradients are one
@@ -576,6 +573,7 @@ class Outliner(FunctionNames):
                 definition=own_parameters(callee),
                 unmatched=unmatched,
                 accesses=known_as,
+                is_one_of_several=self.made_of[callee.code] > 1,
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
                 library=callee.library,

@@ -173,6 +173,18 @@ def is_uneven(shape: Shape) -> bool:
     )
 
 
+def calls_around(scans: Sequence[Region]) -> dict[Piece, Piece]:
+    """By call the one that it stands in."""
+    found: dict[Piece, Piece] = {}
+    stack = [i for scan in scans for i in scan.pieces if type(i) is Piece]
+    while stack:
+        piece = stack.pop()
+        inner = [i for i in piece.items if type(i) is Piece]
+        found.update((i, piece) for i in inner)
+        stack.extend(inner)
+    return found
+
+
 def is_called_once(shape: Shape, results: Sequence[Value]) -> bool:
     """Whether one place in the text calls it, and needs each of its results once: bodies of mapped functions that say the
     same become one."""

@@ -245,10 +245,13 @@ def _groups_of(
     examples: list[Any] = [None]
     if len(set(ways)) == 1 and len(set(ways[0])) == len(numbers):
         examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]
-    is_all = type(examples[0]) is tuple and len(numbers) == len(
-        body.results
-    )  # as a function gives several results anyway
-    if examples[0] is None or is_all or any(_shape(e) != _shape(examples[0]) for e in examples):
+    # A function gives several results anyway; and what the others of its kind give are other parts of a dict.
+    apart = (
+        type(examples[0]) is tuple
+        and len(numbers) == len(body.results)
+        or (body.facts.is_one_of_several and columns[0][0].nodes.get(prefixes[0], (None, 0))[1] != len(numbers))
+    )
+    if examples[0] is None or apart or any(_shape(e) != _shape(examples[0]) for e in examples):
         branches: dict[Any, list[int]] = {}
         for place, i in enumerate(numbers):
             branches.setdefault(tuple([own[place][:1] for own in ways]), []).append(i)

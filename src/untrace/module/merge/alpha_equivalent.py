@@ -36,7 +36,7 @@ def merge_equal(module: ModuleWriter, others: Sequence[Statement]) -> None:
     gone: set[Statement] = set()
     for unit in _units(module):
         for statement in unit:
-            _rename(statement, names)
+            renamed_functions(statement, names)
         own = [s.name for s in unit if type(s) is Def]
         outline = _outline(unit)
         if not own or outlines[outline] == 1 or not fixed.isdisjoint(own):
@@ -56,7 +56,7 @@ def merge_equal(module: ModuleWriter, others: Sequence[Statement]) -> None:
     if gone:
         module.definitions[:] = [s for s in module.definitions if s not in gone]
         for statement in others:
-            _rename(statement, names)
+            renamed_functions(statement, names)
 
 
 def _units(module: ModuleWriter) -> Iterator[Sequence[Statement]]:
@@ -96,7 +96,7 @@ def _in_longer_texts(statements: Sequence[Statement]) -> set[str]:
     return {word for text in texts for word in _WORD.findall(text)}
 
 
-def _rename(statement: Statement, names: Mapping[str, str]) -> None:
+def renamed_functions(statement: Statement, names: Mapping[str, str]) -> None:
     """Names other functions in a definition, where it does not bind these names itself."""
     if not names:
         return

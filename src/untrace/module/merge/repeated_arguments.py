@@ -1,0 +1,99 @@
+"""A function that is another one for two of its arguments the same: `kernel(params, x, x)`.
+
+    def kernel_2(x1):                            def kernel(x1, x2):
+        return jnp.exp(-(x1[:, None] - x1))          return jnp.exp(-(x1[:, None] - x2))
+    def kernel(x1, x2): ...                ->
+    kernel_2(x), kernel(x, y)                    kernel(x, x), kernel(x, y)
+
+A jaxpr has each value once, whatever it is passed as. That two functions are one is seen from their texts, callees first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from untrace.module.merge.alpha_equivalent import renamed_functions
+from untrace.module.merge.parametric import calls_of
+from untrace.module.writer import ModuleWriter
+from untrace.python.names import base_of
+from untrace.python.statements import Def, Statement
+from untrace.python.tree import Call, Expr, Leaf, Name
+
+
+def repeat_arguments(module: ModuleWriter, others: Sequence[Statement]) -> None:
+    """Drops definitions of `module` that others stand for in this way. others: those of its definitions that stay."""
+    families: dict[str, list[Def]] = {}
+    for statement in list(module.definitions):
+        if type(statement) is not Def or module.local_definitions.get(statement.name) is not statement:
+            continue
+        family = families.setdefault(base_of(statement.name), [])
+        family.append(statement)
+        for one in [d for d in family if d is not statement]:
+            fewer, more = sorted((one, statement), key=lambda d: len(d.params))
+            passed = _passed(fewer, more)
+            if passed is not None and _call_instead(module, others, fewer, more, passed):
+                family.remove(fewer)
+                break
+
+
+def _passed(fewer: Def, more: Def) -> Mapping[str, str] | None:
+    """{parameter of `more`: that of `fewer` which is passed for it} where it is the same function then."""
+    ours, theirs = [p.name for p in fewer.params], [p.name for p in more.params]
+    new = [name for name in theirs if name not in ours]
+    if len(new) != 1 or len(theirs) != len(ours) + 1 or not _are_plain(fewer) or not _are_plain(more):
+        return None
+    text = _text(fewer, {})
+    same = next((name for name in ours if _text(more, {new[0]: name}) == text), None)
+    return None if same is None else {name: same if name == new[0] else name for name in theirs}
+
+
+def _are_plain(definition: Def) -> bool:
+    return all(p.kind == "plain" and p.default is None for p in definition.params) and not definition.decorators
+
+
+def _text(definition: Def, names: Mapping[str, str]) -> str:
+    """The body without layout, with other names for parameters."""
+    lines = [line for statement in definition.body for line in statement.lines("")]
+    text = re.sub(r"\s+", "", "\n".join(line.partition("  #")[0] for line in lines)).replace(",)", ")")
+    for old, new in names.items():
+        text = re.sub(rf"(?<![\w.\"']){re.escape(old)}(?![\w\"'])", new, text)
+    return text
+
+
+def _call_instead(
+    module: ModuleWriter, others: Sequence[Statement], fewer: Def, more: Def, passed: Mapping[str, str]
+) -> bool:
+    """Lets all that call `fewer` call `more`; False where that cannot be: what is passed twice has a name."""
+    calls: list[tuple[Call, int]] = []
+    everything = [s for s in (*module.definitions, *others) if s is not fewer]
+    if not all([calls_of(s, {fewer.name: 0}, calls) for s in everything]):
+        return False
+    places = {p.name: i for i, p in enumerate(fewer.params)}
+    twice = [i for i in places.values() if list(passed.values()).count(fewer.params[i].name) > 1]
+    for call, _ in calls:
+        if call.kwargs or len(call.args) != len(places) or not all(_is_named(call.args[i]) for i in twice):
+            return False
+    for call, _ in calls:
+        call.args = [call.args[places[passed[p.name]]] for p in more.params]
+        call.func = more.name
+    types = module.described.types_of(fewer)
+    if types is not None and module.described.types_of(more) is not None:
+        known = dict(types)
+        stand_in = Def("", more.params, [])
+        arguments = [(p.name, known[passed[p.name]]) for p in more.params if passed[p.name] in known]
+        module.described.describe(stand_in, arguments, module.described.result_of(fewer))
+        module.described.shared(more, stand_in)
+    kept = [s for s in module.definitions if s is not more]
+    module.definitions[:] = [more if s is fewer else s for s in kept]  # before all that call it
+    del module.local_definitions[fewer.name]
+    if len(fewer.name) < len(more.name):
+        module.local_definitions[fewer.name] = module.local_definitions.pop(more.name)
+        for statement in everything:
+            renamed_functions(statement, {more.name: fewer.name})
+        more.name = fewer.name
+    return True
+
+
+def _is_named(value: Expr) -> bool:
+    return type(value) in (Name, Leaf)
