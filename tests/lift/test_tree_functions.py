@@ -163,6 +163,23 @@ def test_a_mapped_function_of_the_authors_stays_one():
     assert "return jax.tree.map(decay, params), value" in source
 
 
+def test_mapped_functions_of_one_name_are_told_apart():
+    def halves(params):
+        def change(p):
+            return 0.5 * jnp.sin(p) + 1.0
+
+        return jax.tree.map(change, params)
+
+    def doubles(params):
+        def change(p):
+            return jnp.cos(p) * 2.0 - 1.0
+
+        return jax.tree.map(change, params)
+
+    source = untrace.decompile(lambda params: (halves(params), doubles(params)))(PARAMS).source
+    assert source.count("def change") == 2
+
+
 def test_a_function_that_gives_trees_stays_one():
     zeros = jax.tree.map(jnp.zeros_like, PARAMS)
     state = AdamState(jnp.zeros((), jnp.int32), zeros, zeros)
@@ -209,7 +226,8 @@ def test_functions_that_change_parts_of_one_dict_are_one():
 
 def kernel(params, x1, x2):
     d = (x1[:, None] - x2[None]) / params["scale"]
-    return params["variance"] * jnp.exp(-0.5 * jnp.sum(d**2, axis=-1))
+    amplitude = params["variance"] * jnp.exp(-0.5 * jnp.sum(d**2, axis=-1))
+    return x2[:, 0] * amplitude + jnp.cos(amplitude)
 
 
 def posterior(params, x, y, x_new):

@@ -54,11 +54,10 @@ def _are_plain(definition: Def) -> bool:
 
 def _text(definition: Def, names: Mapping[str, str]) -> str:
     """The body without layout, with other names for parameters."""
-    lines = [line for statement in definition.body for line in statement.lines("")]
-    text = re.sub(r"\s+", "", "\n".join(line.partition("  #")[0] for line in lines)).replace(",)", ")")
+    text = "\n".join([line.partition("  #")[0] for statement in definition.body for line in statement.lines("")])
     for old, new in names.items():
         text = re.sub(rf"(?<![\w.\"']){re.escape(old)}(?![\w\"'])", new, text)
-    return text
+    return re.sub(r"\s+", "", text).replace(",)", ")")
 
 
 def _call_instead(

@@ -227,12 +227,13 @@ def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str
             return func
     label = identifier(clean(callee.function), "leaf") if callee.function else otherwise
     if callee.own and not shared:
+        name = label
         for turn in range(len(callee.turns)):
             params, statements, value = _leaf_function(w, equation, turn, shared)
             leaf, definition = callee.turns[turn], Def("", params, [*statements, Return(value)])
             describe = functools.partial(w.module.described.flat, params=leaf.params, results=leaf.results)
-            label = placed(w.module, definition, label, describe)
-        return Name(label)
+            name = placed(w.module, definition, label, describe)
+        return Name(name)
     function = Lambda(names, value)
     if not callee.own and not statements and len(function.flat()) <= _LAMBDA_WIDTH:
         return function
