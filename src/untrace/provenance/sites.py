@@ -383,6 +383,11 @@ def targets(site: Site) -> tuple[Target, ...]:
     return tuple(sorted(found, key=lambda t: (not t.strong, t.library)))
 
 
+def names_by_part(site: Site) -> dict[tuple[int | str, ...], Target]:
+    """The name that each part of the value of `site` is bound to: the author's rather than a library's."""
+    return {t.path: t for t in reversed(targets(site)) if t.strong}
+
+
 def _targets_by_frame(site: Site) -> Iterator[tuple[int, list[Target]]]:
     """(place of a frame, the names that the value gets there), innermost first."""
     path: tuple[int | str, ...] = ()

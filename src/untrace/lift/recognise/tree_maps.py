@@ -403,25 +403,16 @@ def _adds_to_zero(callee: Library) -> bool:
     return type(first) in (int, float) and first == 0 and type(second) is Slot
 
 
+def _depth_of_run(frames: Sequence[Sequence[Frame]], start: int) -> int:
+    """How many of the outermost frames as many equations share, from the one at `start` on, as a map needs."""
+    run = frames[start : start + _FEWEST]
+    return _shared(run) if len(run) == _FEWEST else 0
+
+
 def _shared(frames: Sequence[Sequence[Frame]]) -> int:
     """How many of the outermost frames all share."""
     columns = zip(*frames, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda column: all(f == column[0] for f in column), columns))
-
-
-def _depth_of_run(frames: Sequence[Sequence[Frame]], start: int) -> int:
-    """How many of the outermost frames as many equations share, from the one at `start` on, as a map needs."""
-    first, others = frames[start], frames[start + 1 : start + _FEWEST]
-    depth = len(first) if len(others) == _FEWEST - 1 else 0
-    for other in others:
-        if other is not first:
-            shared = 0
-            for one, another in zip(first[:depth], other, strict=False):
-                if one != another:
-                    break
-                shared += 1
-            depth = shared
-    return depth
 
 
 def _run(frames: Sequence[Sequence[Frame]], start: int, depth: int) -> int:

@@ -25,7 +25,7 @@ from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
 from untrace.module.grouping.stacked import made
 from untrace.module.interface.put_together import rebuilt
-from untrace.provenance.sites import Provenance, targets
+from untrace.provenance.sites import Provenance, names_by_part
 from untrace.python.names import base_of
 from untrace.python.statements import Assign
 from untrace.python.tree import Expr, Leaf, Name, Symbol, Tuple
@@ -209,8 +209,8 @@ def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
     """Where what a function's loops give stands in the trees of their bodies."""
     for equation in body.equations:
         if type(equation.callee) is Scan:
-            bound = targets(Provenance().site(equation.origin)) if equation.origin is not None else ()
-            names = {t.path: clean(t.name) for t in bound if t.strong}
+            bound = names_by_part(Provenance().site(equation.origin)) if equation.origin is not None else {}
+            names = {path: clean(t.name) for path, t in bound.items()}
             yield from _places(equation.callee.body, equation.outputs, (equation, "made"), names)
 
 

@@ -30,8 +30,7 @@ from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import leaf_behind
 from untrace.module.nested import Body, group, unpacked
-from untrace.provenance.sites import Provenance
-from untrace.provenance.sites import targets as assigned
+from untrace.provenance.sites import Provenance, names_by_part
 from untrace.python.statements import Assign, Parameter
 from untrace.python.tree import Expr, Leaf, Name
 
@@ -158,7 +157,7 @@ def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found
     for place, (output, base) in enumerate(zip(outputs, bases, strict=True)):
         read = output is not None and place not in inside and w.is_read_later(output)
         single.append(Name(w._target(output, base) if read else "_"))
-    author = {t.path: clean(t.name) for t in assigned(Provenance().site(w.equation.origin)) if t.strong}
+    author = {path: clean(t.name) for path, t in names_by_part(Provenance().site(w.equation.origin)).items()}
     whole = author.get((1,)) or author.get((1, 0)) if len(found) == 1 else None
 
     def bind(row: Row) -> Expr:

@@ -26,7 +26,7 @@ from untrace.module.grouping.bound_leaves import bind_leaves, own_uses
 from untrace.module.interface.put_together import inner_nodes, is_readable, rebuilt
 from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole
-from untrace.provenance.sites import Provenance, targets
+from untrace.provenance.sites import Provenance, names_by_part
 from untrace.python.statements import Assign, Parameter
 from untrace.python.tree import Expr, Leaf, Name, Symbol, Text, Tuple
 
@@ -406,7 +406,7 @@ def assign(
     if len(trees) == 1 and first.is_leaf and first.places == (0,) and len(body.results) == 1:
         return Whole(call)
     equation = w.equation
-    known = {t.path: t for t in reversed(targets(Provenance().site(equation.origin))) if t.strong}
+    known = names_by_part(Provenance().site(equation.origin))
     names = {path: clean(t.name) for path, t in known.items()}
     outputs = equation.outputs[len(equation.outputs) - len(body.results) :]
 
