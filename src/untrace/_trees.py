@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,3 +28,23 @@ def is_simple(tree: Any) -> bool:
 
 def is_namedtuple(node: Any) -> bool:
     return isinstance(node, tuple) and type(node) is not tuple and hasattr(node, "_fields")
+
+
+_GONE = object()
+
+
+def part_of_tree(tree: Any, kept: Sequence[bool]) -> Any:
+    """A tree without some of its leaves, of which one at least stays. What loses one is a tuple of the rest, or the one thing
+    that is left."""
+    return _part(tree, iter(kept))
+
+
+def _part(node: Any, kept: Iterator[bool]) -> Any:
+    if jax.tree_util.all_leaves([node]):
+        return node if next(kept) else _GONE
+    children = list(jax.tree_util.default_registry.flatten_one_level(node)[0]) if node is not None else []
+    parts = [_part(child, kept) for child in children]
+    if all(part is child for part, child in zip(parts, children, strict=True)):
+        return node
+    rest = [part for part in parts if part is not _GONE]
+    return rest[0] if len(rest) == 1 else tuple(rest) if rest else _GONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import importlib.util
 import io
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend
@@ -489,3 +490,36 @@ def test_the_head_names_the_users_file_also_with_static_arguments():
 
     head = untrace.decompile(power, static_argnums=1)(jnp.ones(3), 3).source.splitlines()[0]
     assert head.startswith('"""`power` (test_api.py:')
+
+
+class Pair(NamedTuple):
+    first: jax.Array
+    second: jax.Array
+
+
+@functools.partial(jax.jit, static_argnames=("times",))
+def jitted(x, times):
+    y = jnp.sin(x) * times
+    return y, Pair(jnp.cumsum(y), y + 1.0)
+
+
+def test_static_arguments_of_a_jitted_function_need_not_be_said_again():
+    for args, kwargs in (((jnp.ones(4),), {"times": 3}), ((jnp.ones(4), 3), {})):
+        written = untrace.decompile(jitted)(*args, **kwargs)
+        assert written.proof.level == "jaxpr"
+        with pytest.raises(ValueError, match="'times' was 3"):
+            written(jnp.ones(4), 4)
+
+
+def test_a_jitted_function_is_the_entry():
+    written = untrace.decompile(functools.partial(jitted, times=3))(jnp.ones(4))
+    assert '@jax.jit\ndef jitted(x):\n    """Args: x: f32[n].' in written.source
+    assert written.source.count("def jitted") == 1
+    assert written.proof.level == "jaxpr"
+
+    @jax.jit
+    def both(x):
+        return jnp.sin(x), jnp.cumsum(x)
+
+    written = untrace.decompile(both)(jnp.ones(4))
+    assert '@jax.jit\ndef both(x):\n    """Args: x: f32[n].' in written.source and "both_2" not in written.source

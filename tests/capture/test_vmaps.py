@@ -14,6 +14,7 @@ import roundtrip
 from jax import lax
 
 import untrace
+from untrace._trees import part_of_tree
 from untrace.capture.calls import vmaps
 
 pytestmark = pytest.mark.usefixtures("unguarded")
@@ -357,3 +358,61 @@ def test_products_in_mapped_functions_are_of_transposed_matrices():
     d = untrace.decompile(model)(jnp.ones((4, 4)), jnp.ones((3, 5, 4)))
     assert d.proof.level == "hlo"
     assert "einsum" not in d.source and "@ x.T / 3.0" in d.source, d.source
+
+
+class Kept(NamedTuple):
+    position: jax.Array
+    value: jax.Array
+    grad: jax.Array
+
+
+WIDTHS = jnp.array([0.5, 1.0, 2.0])
+
+
+def potential(position, beta):
+    return beta * jnp.sum(jnp.sin(position) ** 2 / WIDTHS + jnp.log1p(jnp.exp(position)))
+
+
+def evaluate(position, beta):
+    value, grad = jax.value_and_grad(potential)(position, beta)
+    return Kept(position, value, grad)
+
+
+def test_what_a_mapped_function_gives_back_as_it_came():
+    def fn(positions, betas):
+        first = jax.vmap(evaluate)(positions, betas)
+        return first.position, first.value + 1.0, first.grad
+
+    text = written(fn, X, X[:, 0])
+    assert "jax.value_and_grad(potential)(position, beta)" in text
+    assert "jax.vmap(evaluate)(positions, betas)" in text
+
+
+def test_a_loop_closes_over_what_a_mapped_function_knows():
+    betas = jnp.linspace(0.1, 1.0, 4)
+
+    def fn(positions):
+        def step(state, _):
+            moved = jax.vmap(evaluate)(state.position - 0.1 * state.grad, betas)
+            return moved, moved.value
+
+        return lax.scan(step, jax.vmap(evaluate)(positions, betas), length=3)
+
+    text = written(fn, X, count=2)
+    assert text.count("jax.value_and_grad(potential)") == 1  # one function of the module, and not one in the loop
+    assert "_fwd" not in text and "_bwd" not in text
+
+    def chains(positions):
+        return jax.vmap(fn)(positions)
+
+    text = written(chains, jnp.stack([X, 2 * X]), count=3)
+    assert text.count("jax.value_and_grad(potential)") == 1
+    assert "_fwd" not in text and "_bwd" not in text
+
+
+def test_part_of_a_tree():
+    tree = {"a": 1, "b": [2, 3], "c": Kept(4, 5, 6)}
+    assert part_of_tree(tree, [True] * 6) is tree
+    assert part_of_tree(tree, [False, True, True, False, True, True]) == ([2, 3], (5, 6))
+    assert part_of_tree(tree, [False, False, False, False, True, False]) == 5
+    assert part_of_tree((None, 1, 2), [True, False]) == (None, 1)

@@ -255,6 +255,8 @@ WRITTEN = [
     (lambda x: jax.scipy.stats.gamma.logpdf(x, 2.0), (f32(3),), "jax.scipy.stats.gamma.logpdf(x, 2.0)"),
     (lambda x: jax.scipy.stats.beta.logpdf(x, 2.0, 3.0), (f32(3),), "jax.scipy.stats.beta.logpdf(x, 2.0, 3.0)"),
     (lambda x: jnp.quantile(x, 0.3), (f32(3, 4),), "jnp.quantile(x, 0.3)"),
+    (lambda x, y: jnp.diff(x, append=y), (f32(3, 4), f32(3, 1)), "jnp.diff(x, append=y)"),
+    (lambda x, y: jnp.block([[x, x], [y, -y]]), (f32(3, 4), f32(2, 4)), "jnp.block([[x, x], [y, -y]])"),
     (lambda x: jnp.roll(x, (1, 1), axis=(0, 1)), (f32(3, 4),), "jnp.roll(x, (1, 1), axis=(0, 1))"),
     (lambda v, i: jax.ops.segment_sum(v, i, 5), (f32(8, 2), i32(8)), "jax.ops.segment_sum(v, i, 5)"),
     (lambda x: x * jnp.fft.fftfreq(8, d=1.0 / 8), (f32(8),), "x * jnp.fft.fftfreq(8, d=0.125)"),
@@ -430,6 +432,23 @@ def test_what_is_taken_apart_may_be_indexed_as_well():
         ),
         # The number has a type of its own, and what JAX does with it is more than one would read.
         (lambda h: h % jnp.uint32(128), (np.arange(6, dtype=np.uint32),), "return h % np.uint32(128)"),
+        # Indices as they stand there.
+        (lambda x: x[2] - x[-3], (np.ones(3, np.float32),), "return x[2] - x[-3]"),
+        (lambda x, y: x[..., None] * y[:, :-1], (f32(3), f32(3, 5)), "return x[..., None] * y[:, :-1]"),
+        (lambda x: jnp.sin(x)[..., 0], (f32(3, 1),), "return jnp.sin(x)[..., 0]"),
+        (lambda x, i: x[0, :, i], (f32(5, 4, 6), i32(2)), "return x[0, :, i]"),
+        (
+            lambda x, i: x.at[-1, :, i].set(x[-2, :, i]),
+            (f32(5, 4, 6), i32(2)),
+            "return x.at[-1, :, i].set(x[-2, :, i])",
+        ),
+        (
+            lambda x, y, i: lax.dynamic_update_slice(x, y, (1, i, 0)),
+            (f32(3, 5, 2), f32(1, 2, 2), i32()),
+            "return lax.dynamic_update_slice(x, y, (1, i, 0))",
+        ),
+        (lambda x, y: x[:, None] * y, (f32(3), f32(4)), "return x[:, None] * y"),
+        (lambda x, y: jnp.outer(x, y), (f32(3), f32(4)), "return jnp.outer(x, y)"),
         # In the digits of its own precision, each part.
         (lambda z: 0.8 * z + (0.3 - 0.1j) * z**2, (np.ones(3, np.complex64),), "return 0.8 * z + (0.3-0.1j) * z**2"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import untrace
+from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 
 pytestmark = pytest.mark.usefixtures("unguarded")
 
@@ -257,3 +259,134 @@ def test_a_function_of_a_library_is_called_in_a_mapped_one():
     assert "def safe_norm(x):" in source
     assert "param_norm = safe_norm(param)" in source
     assert source.count("safe_norm(") == 3
+
+
+def decayed(params, velocity, x, y):
+    grads = jax.grad(loss)(params, x, y)
+    grads = jax.tree.map(lambda g, p: g + 0.01 * p if p.ndim > 1 else g, grads, params)
+    velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
+    return jax.tree.map(lambda p, v: p - 0.1 * v, params, velocity), velocity
+
+
+MORE = {**PARAMS, "w3": jnp.ones((2, 2)), "b3": jnp.zeros(2)}
+
+
+def test_a_map_may_leave_some_leaves_as_they_are():
+    written = untrace.decompile(decayed)(MORE, MORE, X, Y)
+    assert "jax.tree.map(lambda g, p: g + 0.01 * p if p.ndim > 1 else g, grads, params)" in written.source
+    assert written.proof.level == "jaxpr"
+
+
+def test_leaves_that_no_number_of_axes_tells_are_changed_one_by_one():
+    def partly(params, x, y):
+        grads = jax.grad(loss)(params, x, y)
+        grads = {k: g + 0.01 * params[k] if k in ("w1", "b1", "w3") else g for k, g in grads.items()}
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    written = untrace.decompile(partly)(MORE, X, Y)
+    assert ".ndim" not in written.source
+    assert written.proof.at_least("bits")
+
+
+class Moments(NamedTuple):
+    count: jax.Array
+    mean: jax.Array
+    square: jax.Array
+
+
+def moments(rows):
+    return Moments(jnp.sum(rows > 0.0, axis=0), jnp.mean(rows, axis=0), rows.T @ rows)
+
+
+def spread(stats):
+    return jnp.diag(stats.square) / stats.count - stats.mean**2
+
+
+def test_what_a_mapped_call_gives_is_a_tree():
+    def fn(batches):
+        stats = jax.vmap(moments)(batches)
+        return spread(jax.tree.map(lambda s: s.sum(axis=0), stats))
+
+    source = untrace.decompile(fn)(jnp.linspace(-1.0, 1.0, 24).reshape(2, 4, 3)).source
+    assert "jax.tree.map(lambda x: x.sum(axis=0), stats)" in source
+    assert "def spread(stats):" in source
+
+
+def q_values(params, obs):
+    for i in range(3):
+        layer = params[f"dense_{i}"]
+        obs = (jax.nn.relu(obs) if i else obs) @ layer["w"] + layer["b"]
+    return obs
+
+
+class Agent(NamedTuple):
+    params: dict
+    obs: jax.Array
+
+
+def test_a_part_by_a_computed_key_is_part_of_that_parameter():
+    # The leaves of both parameters are leaves of one tree outside.
+    def act(agent, batch):
+        return q_values(agent.params, agent.obs).argmax(), q_values(agent.params, batch)
+
+    layers = {f"dense_{i}": {"w": jnp.eye(3) * (i + 1), "b": jnp.ones(3)} for i in range(3)}
+    source = untrace.decompile(act)(Agent(layers, X[0]), X).source
+    assert source.count("def q_values") == 1
+    assert "q_values(agent.params, agent.obs)" in source and "q_values(agent.params, batch)" in source
+
+
+class Flock(NamedTuple):
+    position: jax.Array
+    velocity: jax.Array
+
+
+class Rules(NamedTuple):
+    cohesion: float
+    alignment: float
+
+
+def neighbours(position, radius):
+    offsets = position[None] - position[:, None]
+    return offsets, jnp.linalg.norm(offsets + 1e-6, axis=-1) < radius
+
+
+def steer(flock, rules, radius):
+    position, velocity = flock.position, flock.velocity
+    offsets, near = neighbours(position, radius)
+    towards = jnp.where(near[..., None], offsets, 0.0).sum(axis=1)
+    average = jnp.where(near[..., None], velocity[None], 0.0).sum(axis=1)
+    return rules.cohesion * towards + rules.alignment * (average - velocity)
+
+
+def test_no_tree_is_called_like_a_number_of_the_authors():
+    def advance(flock, rules):
+        velocity = flock.velocity + steer(flock, rules, 1.2)
+        position = jnp.mod(flock.position + velocity, 4.0)
+        return position, velocity + steer(Flock(position, velocity), rules, 1.2)
+
+    flock = Flock(jnp.arange(8.0).reshape(4, 2), jnp.ones((4, 2)))
+    source = untrace.decompile(advance)(flock, Rules(0.1, 0.2)).source
+    assert "def steer(flock, rules):" in source
+    assert "steer(flock, rules)" in source
+    assert "rules.cohesion," not in source  # the tree that both calls have is passed as one by both
+
+
+def test_what_a_parameter_cannot_be():
+    code = "def f(x, flag: bool, mode='a', *, train, p, n, i, t):\n    if train and n > 3:\n        return x[i, 0] + p\n    return t[n]"
+    (definition,) = ast.parse(code).body
+    assert no_arrays(definition) == {"flag", "mode", "train"}
+    assert no_trees(definition) == {"flag", "mode", "train", "n", "i", "p"}
+
+
+def embedded(t):
+    angles = t[:, None] * jnp.exp(-jnp.arange(4.0))
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def test_an_argument_that_was_broadcast_makes_no_other_function():
+    def fn(times, t):
+        return embedded(times) @ jnp.ones(8), embedded(jnp.full((5,), t)) @ jnp.ones(8)
+
+    source = untrace.decompile(fn)(X[0], jnp.float32(0.5)).source
+    assert source.count("def embedded") == 1
+    assert "angles = t[:, None] * " in source

@@ -66,6 +66,7 @@ class Bodies:
                     return trees
                 continue
             positional = [a for a in positional if not _is_static(a)]
+            keywords = {key: a for key, a in keywords.items() if jax.tree.leaves(a) and not _is_static(a)}
             sizes = [len(jax.tree.leaves(a)) for a in positional]
             if keywords or sum(sizes) != len(places):
                 continue

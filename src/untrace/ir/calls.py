@@ -5,14 +5,30 @@ The function's first parameters are the values that it closes over (`signature.c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
+
+import jax
 
 from untrace.ir.bodies import CALLS, CHECKPOINTS, PLAIN_CALLS
 from untrace.ir.derivatives import JACOBIANS
-from untrace.ir.nodes import Atom, Equation, Function, Library, Primitive, Scan, Slot, While
+from untrace.ir.nodes import (
+    Atom,
+    Cond,
+    Equation,
+    Function,
+    Library,
+    Primitive,
+    Scan,
+    Slot,
+    Value,
+    While,
+    functions_called,
+)
+from untrace.ir.signatures import Derivative
 from untrace.ir.structured import Checkpoint, CustomRule, Map, Pullback, Transformed, derivative_in
-from untrace.ir.types import Parameter
+from untrace.ir.trees import Tree
+from untrace.ir.types import Parameter, PyTree
 
 Operand = TypeVar("Operand")
 
@@ -32,7 +48,7 @@ def passed_places(equation: Equation) -> list[int]:
     callee, every = equation.callee, range(len(equation.inputs))
     if type(callee) is Map:
         alone = callee.signature.stands_alone(equation.inputs)
-        return [i for i in every if alone or callee.in_axes[i] is not None]
+        return [i for i in every[callee.signature.closed :] if alone or callee.in_axes[i] is not None]
     derivative = derivative_in(callee)
     return list(every if derivative is None else every[derivative.signature.closed :])
 
@@ -90,3 +106,24 @@ def function_run(equation: Equation, inputs: Sequence[Operand]) -> tuple[Functio
         return equation.params["jaxprs"].solve, [*inputs[first : first + counts.solve], *inputs[sum(counts) :]]
     name = CALLED.get(callee.name)
     return None if name is None else (equation.params[name], inputs)
+
+
+def trees_given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:
+    """The trees that a loop, a choice, a mapped call or a derivative gives, each with the leaves that something reads."""
+    callee, outputs = equation.callee, equation.outputs
+    found: list[Tree] = []
+    if type(callee) in (Scan, While, Cond):
+        body = functions_called(equation)[-1]
+        if body.facts.trees is not None:
+            found, outputs = body.facts.trees.out.elements(), outputs[len(outputs) - len(body.results) :]
+    elif type(callee) is Transformed and type(callee.how) is Derivative:
+        signature, start = callee.how.signature, 0
+        for part in (signature.out, signature.gradients) if signature.transform in ("grad", "value_and_grad") else ():
+            count = len(jax.tree.leaves(part))
+            found += Tree(part, tuple(range(start, start + count))).elements()
+            start += count
+        found = found if start == len(outputs) else []
+    elif type(callee) is Map:
+        found = Tree(callee.signature.out, tuple(range(len(outputs)))).elements()
+    for tree in found:
+        yield tree.example, [outputs[p] if p >= 0 else None for p in tree.places]

@@ -103,6 +103,16 @@ class Addend:
     depth: int
 
 
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Which leaves a map over trees changes: those for which the leaf of tree number `tree` has more than `axes` axes. The
+    others stay what they are in tree number `kept`."""
+
+    tree: int
+    axes: int
+    kept: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionFacts:
     """What is known of one Function."""
@@ -138,6 +148,9 @@ class FunctionFacts:
 
     unmatched: Sequence[str] = ()
     """Those of them that none of the values which it takes was seen to be."""
+
+    numbers: Sequence[str] = ()
+    """Those of them that may be numbers: no flags, and none of a library's."""
 
     accesses: Sequence[Access | None] = ()
     """What the author's function has each of the parameters as; None where that is not known. Empty: of none."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, final
 
-from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Transposed
+from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Selected, Transposed
 from untrace.ir.types import Aval, EntrySignature, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree, Sources
 from untrace.ir.values import Atom as Atom
 from untrace.ir.values import Constant as Constant
@@ -225,10 +225,11 @@ class TreeMap:
     tree, then those that are the same for every leaf. The inputs of the equation are the leaves of the first tree, those
     of the second, and so on, and what they share; its outputs are the leaves of the result. `names`: the author's
     names for the leaves, one for each tree; `function`, `result`: those of the function and of what it all gives. `own`,
-    `own_result`: whether these are the author's, and no library's.
+    `own_result`: whether these are the author's, and no library's. `selected`: which leaves it changes, where it is not all;
+    of another one there is no output.
     """
 
-    __slots__ = ("turns", "trees", "names", "function", "result", "own", "own_result")
+    __slots__ = ("turns", "trees", "names", "function", "result", "own", "own_result", "selected")
     name = "tree map"
 
     def __init__(
@@ -240,6 +241,7 @@ class TreeMap:
         result: str | None = None,
         own: bool = False,
         own_result: bool = False,
+        selected: Selected | None = None,
     ):
         self.turns = turns
         self.trees = trees
@@ -248,6 +250,14 @@ class TreeMap:
         self.result = result
         self.own = own
         self.own_result = own_result
+        self.selected = selected
+
+    def given(self, equation: Equation) -> list[Atom | None]:
+        """The leaves of the tree that the equation of this callee gives."""
+        if self.selected is None:
+            return list(equation.outputs)
+        first = self.selected.kept * len(self.turns)
+        return [equation.inputs[first + i] if o is None else o for i, o in enumerate(equation.outputs)]
 
     def arguments(self, inputs: Sequence[T], turn: int) -> list[T]:
         """Which of the equation's inputs go to one turn."""

@@ -38,8 +38,9 @@ class MapSignature:
     name: str
 
     def stands_alone(self, operands: Sequence[Atom]) -> bool:
-        """Whether it can be a function of the module."""
-        return self.closed == 0 and not any(type(x) is Literal for x in operands)
+        """Whether it can be a function of the module, which knows the arrays that it closes over."""
+        known = all(type(x) is Constant for x in operands[: self.closed])
+        return known and not any(type(x) is Literal for x in operands)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -166,6 +166,7 @@ from untrace.jax_compat.tracing import (
     constants_and_inputs,
     fresh_caches,
     name_of_call,
+    static_of_jitted,
     trace_library_call,
     trace_on_avals,
     trace_settings,

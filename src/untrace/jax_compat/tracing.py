@@ -154,6 +154,19 @@ def name_of_call(function: Any) -> str | None:
     return function.__name__ if stays and not settings.jax_disable_jit else None
 
 
+def static_of_jitted(function: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """(positions, names) of the static arguments with which a function was jitted, also below a `functools.partial`; empty for
+    another function. They have no public name."""
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    jitted: Any = type(_JITTED)
+    settings = getattr(inner, "_jit_info", None) if type(inner) is jitted else None
+    numbers = tuple(getattr(settings, "static_argnums", None) or ())
+    names = tuple(getattr(settings, "static_argnames", None) or ())
+    return numbers if inner is function else (), names
+
+
 class TooManyEquations(Exception):
     """A trace that grew longer than it may."""
 

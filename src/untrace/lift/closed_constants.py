@@ -26,7 +26,7 @@ from untrace.ir.nodes import (
     functions_called,
     walk_functions,
 )
-from untrace.ir.structured import derivative_in
+from untrace.ir.structured import Map, derivative_in
 
 
 def close_over_constants(program: Program) -> Program:
@@ -46,20 +46,21 @@ def close_over_constants(program: Program) -> Program:
                     _substitute(inner, _known(inner, operands))
     changed = True
     while changed:  # what one closes over another inside it may as well
-        changed = _close_differentiated([e for f in functions for e in f.equations])
+        changed = _close_called([e for f in functions for e in f.equations])
     return program
 
 
-def _close_differentiated(equations: Sequence[Equation]) -> bool:
-    """The same for functions that are differentiated, which may be called in several places, with the same arrays in all.
-    Whether there were any."""
+def _close_called(equations: Sequence[Equation]) -> bool:
+    """The same for functions that are differentiated or mapped, which may be called in several places, with the same arrays
+    in all. Whether there were any."""
     found: dict[Function, tuple[Function, dict[Value, Constant]]] = {}
     for equation in equations:
-        derivative = derivative_in(equation.callee)
-        if derivative is None:
+        callee = equation.callee
+        called = callee if type(callee) is Map else derivative_in(callee)
+        if called is None:
             continue
         (inner,) = functions_called(equation)
-        known = _known(inner, equation.inputs[: derivative.signature.closed])
+        known = _known(inner, equation.inputs[: called.signature.closed])
         _, before = found.get(inner, (inner, known))
         found[inner] = inner, {p: c for p, c in before.items() if known.get(p) is c}
     some = [pair for pair in found.values() if any(a in pair[1] for e in pair[0].equations for a in e.inputs)]

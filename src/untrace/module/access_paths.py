@@ -155,6 +155,12 @@ class Layout:
             found.append(tree[1])
         return found
 
+    def fitting(self, operands: Sequence[Leaf | None]) -> Layout:
+        """The packs in which these operands are grouped as well."""
+        kept = [i for i, pack in enumerate(self.packs) if Layout([pack]).trees(operands) is not None]
+        names = None if self.names is None else [self.names[i] for i in kept]
+        return Layout([self.packs[i] for i in kept], names)
+
 
 def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None], kept: bool = True) -> Layout:
     """The layout of a local function, chosen where it is called first. kept: whether this call may choose it."""
@@ -300,7 +306,10 @@ def _author_packs(body: Function, operands: Sequence[Leaf | None]) -> list[tuple
     for inside in by_root.values():
         whole = _around([operands[p] for p in inside], [body.facts.accesses[p] for p in inside])
         shared = body.facts.calls > 1 and not all(place in body.facts.same for place in inside)
-        if whole is None or shared and not whole.steps and all(_is_rough(body, p) for p in inside):
+        if whole is None:
+            continue
+        all_of_it = whole.root.symbol.leaves == len(inside)
+        if shared and not whole.steps and not all_of_it and all(_is_rough(body, p) for p in inside):
             continue  # other calls may pass other parts of the tree
         places = list(inside)
         for place, leaf in enumerate(operands):

@@ -230,8 +230,7 @@ def _bound(
     for value, leaf in zip(values, reach(part, root) or [], strict=True):
         if value is not None:
             w.names[value] = leaf
-    if None not in values:
-        w.trees.add(root, part, values)
+    w.trees.add(root, part, values)
     return root.id
 
 

@@ -35,9 +35,10 @@ class Trees:
         self.arguments: set[Atom | None] = set()  # the leaves that came from outside
         self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
 
-    def add(self, root: Name, example: PyTree, values: Sequence[Value]) -> None:
-        """Registers a variable that holds a tree with these leaves."""
+    def add(self, root: Name, example: PyTree, values: Sequence[Value | None]) -> None:
+        """Registers a variable that holds a tree with these leaves; None for one that nothing reads."""
         nodes = reach_nodes(example)
+        root.symbol.leaves = len(values)
         if nodes is not None:
             self.add_nodes(root, nodes, values)
 

@@ -163,8 +163,9 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     leaves = [leaf_behind(o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
-    if trees is None:  # another way of calling it than everywhere else: then with the leaves one by one
-        layout, trees = Layout([]), []
+    if trees is None:  # another way of calling it than everywhere else: then with some leaves one by one
+        layout = Layout([]) if body.facts.taken is not None else layout.fitting(leaves)
+        trees = layout.trees(leaves) or []
     order = argument_order(body, layout)
     name = _written(w, body, layout, order, leaves)
     sizes = [w.source(s) for s in w.module.sizes_of.get(body, ())]
@@ -208,7 +209,7 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     Functions that differ in types only (of another number of heads, say) are one function in Python.
     """
     module = w.module
-    key = ("local", body, len(layout.packs))
+    key = ("local", body, *[tuple(places) for places, _ in layout.packs])
     found = module.locals.get(key)
     if found is None:
         trees = layout.trees(leaves)
@@ -220,11 +221,18 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
         if body.facts.variadic:
             module.variadic.setdefault(found, body.facts.variadic)
         module.attributes.setdefault(found, body.facts.attributes)
+        module.left.setdefault(found, _left(body, [p.name for p in definition.params]))
         for atom, word in body.facts.words:
             module.words.setdefault(module.text_of(atom), word)
         module.parts.setdefault(found, []).append(body.facts.parts)
         module.locals[key] = found
     return found
+
+
+def _left(body: Function, names: Sequence[str]) -> tuple[str, ...]:
+    """The author's parameters that may be numbers and are none of these; () where some of these are not his."""
+    own = body.facts.author_parameters
+    return tuple([word for word in body.facts.numbers if word not in names]) if set(names) <= set(own) else ()
 
 
 def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], object], name: str = "") -> str:

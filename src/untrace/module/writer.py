@@ -99,6 +99,8 @@ class ModuleWriter(ConstantWriter):
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
+        # By name: the author's parameters that none of a function's is, where all of these are the author's.
+        self.left: dict[str, tuple[str, ...]] = {}
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         # What a loop takes of what an earlier one stacked -> the value there.

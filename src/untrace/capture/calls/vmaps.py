@@ -11,8 +11,10 @@ Calls inside a function that JAX differentiated are not found, unless that is a 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +27,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
-from untrace._trees import is_plain
+from untrace._trees import is_plain, part_of_tree
 from untrace.ir.signatures import MapSignature
 from untrace.jaxprs.equal.compare import compare, count_equations
 from untrace.jaxprs.expand.expand import OURS, Expander
@@ -111,14 +113,27 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     if inside and traced and not inspect.isroutine(function):
         return None  # layers that are mapped inside a mapped model: as batched calls they share functions
     inputs = [call.variable(x) if jax_compat.is_tracer(x) else x for x in (*traced, *call.args)]
-    outputs = [call.variable(x) if jax_compat.is_tracer(x) else None for x in call.outs]
-    if any(x is None for x in inputs) or not all(map(jax_compat.is_variable, outputs)):
+    every = [call.variable(x) if jax_compat.is_tracer(x) else None for x in call.outs]
+    if any(x is None for x in inputs) or not all(map(jax_compat.is_variable, every)):
         return None
-    if len(set(outputs)) < len(outputs):
+    # What it gives back as it came, or twice, no equation makes.
+    given = {x for x in inputs if jax_compat.is_variable(x)}
+    made = [x not in given and x not in every[:place] for place, x in enumerate(every)]
+    if not any(made):
         return None
+    if not all(made):
+        body = jax_compat.rebuilt_jaxpr(
+            body,
+            jaxpr.eqns,
+            list(itertools.compress(jaxpr.outvars, made)),
+            kept=list(itertools.compress(range(len(made)), made)),
+        )
+        out = part_of_tree(out, made)
+    outputs = list(itertools.compress(every, made))
+    out_axes = tuple(itertools.compress(call.out_axes, made))
     axes = (*(None for _ in traced), *in_axes)
     signature = MapSignature((args, kwargs), out, len(traced), name_of_called(function))
-    return VmapCall(body, inputs, axes, tuple(call.out_axes), outputs, call.source_info, signature, is_entry)
+    return VmapCall(body, inputs, axes, out_axes, outputs, call.source_info, signature, is_entry)
 
 
 def as_function(called: Any) -> Any:
@@ -186,7 +201,7 @@ def folded(
     if not _stops_apart(closed):  # what is mapped as a whole is asked for as JAX batches it
         usable = [c for c in usable if not c.is_entry or _branches(c.body) > _branches(closed)]
     while usable:
-        folder = _Folder(usable)
+        folder = _Folder(usable, closed)
         found = folder.jaxpr(closed)
         if found is closed:
             break
@@ -219,9 +234,10 @@ def _branches(closed: Any) -> int:
 class _Folder(jax_compat.JaxprRewriter):
     """Folds jaxprs that may share parts, each once."""
 
-    def __init__(self, calls: Sequence[VmapCall]):
+    def __init__(self, calls: Sequence[VmapCall], closed: Any):
         super().__init__()
         self.calls = list(calls)
+        self._constant = _constant_inputs([closed, *(c.body for c in calls)])
 
     def rewritten(self, closed: Any) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
@@ -231,7 +247,10 @@ class _Folder(jax_compat.JaxprRewriter):
         made_by = {v: i for i, e in enumerate(eqns) for v in e.outvars}
         dead = _dead(eqns, jaxpr.outvars)
         gone: set[int] = set()
+        closed_over = IdentityMap((self._constant[v], v) for v in jaxpr.invars if v in self._constant)
         for call in self.calls:
+            if closed_over:
+                call = _closing_over(call, closed_over)
             places = _places(call, jaxpr, eqns, made_by, dead)
             if not places or gone.intersection(places):
                 continue
@@ -265,6 +284,50 @@ class _Folder(jax_compat.JaxprRewriter):
         return like.replace(
             primitive=VMAP, invars=atoms, outvars=list(call.outputs), params=params, source_info=call.source_info
         )
+
+
+def _constant_inputs(programs: Sequence[Any]) -> dict[Any, Any]:
+    """The inputs of loops and branches that are constants of the program, and their values: JAX takes them out of there."""
+    values: dict[Any, Any] = {}
+    several: set[Any] = set()
+    seen: set[Any] = set()
+
+    def visit(closed: Any) -> None:
+        jaxpr, consts = jax_compat.open_jaxpr(closed)
+        if jaxpr in seen:
+            return
+        seen.add(jaxpr)
+        values.update(zip(jaxpr.constvars, consts, strict=False))
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name not in ("scan", "while", "cond"):
+                continue
+            for key, number, place in jax_compat.inner_places(eqn):
+                inner = jax_compat.inner_jaxpr(eqn.params, key, number)
+                params = jax_compat.open_jaxpr(inner)[0].invars
+                if eqn.primitive.name == "scan":
+                    place = place[: jax_compat.scan_counts(eqn)[0]]
+                for var, operand in zip(params, (eqn.invars[i] for i in place), strict=False):
+                    value = values.get(operand) if jax_compat.is_variable(operand) else None
+                    if values.setdefault(var, value) is not value:
+                        several.add(var)
+                visit(inner)
+
+    for program in programs:
+        visit(program)
+    return {var: value for var, value in values.items() if value is not None and var not in several}
+
+
+def _closing_over(call: VmapCall, known: IdentityMap[Any, Any]) -> VmapCall:
+    """The call with those constants that it or its function takes as inputs that are inputs of the jaxpr around it."""
+    body, moved = jax_compat.constants_as_inputs(call.body, lambda value: value in known)
+    inputs = [x if jax_compat.is_variable(x) else known.get(x, x) for x in call.inputs]
+    return dataclasses.replace(
+        call,
+        body=body,
+        inputs=[*(known[value] for value in moved), *inputs],
+        in_axes=(*(None for _ in moved), *call.in_axes),
+        signature=dataclasses.replace(call.signature, closed=call.signature.closed + len(moved)),
+    )
 
 
 def _dead(eqns: Sequence[Any], outvars: Sequence[Any]) -> set[int]:

@@ -46,7 +46,8 @@ def names_in(closed: Any) -> dict[tuple[str, Way], str]:
 class Parts:
     """Which part of which parameter the expressions of a function are, by its own assignments of names.
 
-    elements: names of what loops go through, and below which part of which parameter that is.
+    elements: names of what loops go through, or of what is found by a computed key, and below which part of which parameter
+        that is.
     """
 
     def __init__(self, places: dict[str, tuple[str, Way]], elements: dict[str, tuple[str, Way]]):
@@ -79,8 +80,12 @@ def parts_in(definition: ast.AST | None, closed_over: Iterable[str] = ()) -> Par
         return Parts(places, {})
     places.update(_parameters(definition, own=True))
     bound: dict[str, set[tuple[str, Way] | None]] = {}
-    for part, name, way in _assigned(definition.body if isinstance(definition.body, list) else []):
+    computed: list[tuple[ast.expr, str]] = []
+    for whole_part, name, whole_way in _assigned(definition.body if isinstance(definition.body, list) else []):
+        part, way = _element(whole_part, whole_way)
         found = _part(part, places) if part is not None else None
+        if found is None and isinstance(part, (ast.Subscript, ast.Attribute)):
+            computed.append((part, name))
         whole = None if found is None else (found[0], (*found[1], *way))
         bound.setdefault(name, set()).add(whole)
         if name not in places and whole is not None:
@@ -91,7 +96,7 @@ def parts_in(definition: ast.AST | None, closed_over: Iterable[str] = ()) -> Par
         if others or known is not None and known[0] != name and None in parts:
             del places[name]  # one or the other
     found = Parts(places, {})
-    for target, name in _elements(definition):
+    for target, name in [*_elements(definition), *computed]:
         whole = found.some_part(target)
         if whole is not None and name not in places and bound.get(name, {None}) == {None}:
             found.elements[name] = whole
@@ -142,6 +147,16 @@ def _assigned(block: Sequence[ast.stmt]) -> Iterator[tuple[ast.expr | None, str,
                 yield from _assigned(getattr(statement, field, None) or [])
 
 
+def _element(node: ast.expr | None, way: Way) -> tuple[ast.expr | None, Way]:
+    """The same thing, from the element of a tuple that is written out: `a, b = state.mean, state.cov`."""
+    while way and isinstance(node, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in node.elts):
+        kind, place = way[0]
+        if kind != "item" or place >= len(node.elts):
+            return None, way
+        node, way = node.elts[place], way[1:]
+    return node, way
+
+
 def _parameters(
     definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, own: bool = False
 ) -> dict[str, tuple[str, Way]]:
@@ -160,8 +175,9 @@ def _of(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[tu
     for statement in definition.body:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             continue
-        part = _part(statement.value, places)
-        for name, way in _targets(statement.targets[0]):
+        parts = [(name, *_element(statement.value, way)) for name, way in _targets(statement.targets[0])]
+        known = [(name, _part(node, places) if node is not None else None, way) for name, node, way in parts]
+        for name, part, way in known:
             places.pop(name, None)  # bound to something else from here on
             if part is not None:
                 key = (part[0], (*part[1], *way))
@@ -171,9 +187,12 @@ def _of(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[tu
 
 
 def _part(node: ast.AST, places: dict[str, tuple[str, Way]]) -> tuple[str, Way] | None:
-    """Which part of which parameter an expression is."""
+    """Which part of which parameter an expression is; of one that chooses, if one of the two is none."""
     if isinstance(node, ast.Name):
         return places.get(node.id)
+    if isinstance(node, ast.IfExp):
+        found = {_part(node.body, places), _part(node.orelse, places)} - {None}
+        return found.pop() if len(found) == 1 else None
     if isinstance(node, ast.Attribute):
         whole, step = _part(node.value, places), ("attribute", node.attr)
     elif isinstance(node, ast.Subscript) and (key := _key(node.slice)) is not None:

@@ -19,6 +19,7 @@ from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Cond, Equation, Function, Passed, Scan, While, functions_called
 from untrace.lift.naming.unpacked import Parts, parts_in
 from untrace.lift.outline.call_names import own_parameters
+from untrace.lift.outline.parameter_kinds import no_trees
 from untrace.provenance.sites import Frame, Provenance
 
 # Of the same name as what they are of.
@@ -40,7 +41,10 @@ def accesses(
             runs.append((equation, frames[start:]))
     found = _Reader({a: a for a in inputs}, provenance, runs).function(runs) if runs else {}
     roots = set(own_parameters(runs[0][1][0])) if runs else set()
-    said = {a: access for a, access in found.items() if access.root in roots}
+    plain = no_trees(runs[0][1][0].definition) if runs else ()
+    said = {
+        a: access for a, access in found.items() if access.root in roots and (access.exact or access.root not in plain)
+    }
     taken = [access for access in said.values() if access.exact]
     return [said[a] if a in said and taken.count(said[a]) < 2 else None for a in inputs]
 

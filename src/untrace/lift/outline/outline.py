@@ -45,6 +45,7 @@ from untrace.lift.outline.activations import Call
 from untrace.lift.outline.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
+from untrace.lift.outline.parameter_kinds import may_be_numbers
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
 from untrace.lift.outline.regions import Piece, Region, Shape, calls_around, is_called_once, is_uneven
 from untrace.lift.outline.tree_roots import TreeRoots
@@ -571,6 +572,7 @@ class Outliner(FunctionNames):
                 facts,
                 saved=saved if saved > 1 else 0,
                 definition=own_parameters(callee),
+                numbers=may_be_numbers(callee),
                 unmatched=unmatched,
                 accesses=known_as,
                 is_one_of_several=self.made_of[callee.code] > 1,

@@ -17,6 +17,7 @@ from untrace.lift.outline import pieces
 from untrace.lift.outline.accesses import accesses, arguments_of
 from untrace.lift.outline.call_names import function_name, own_parameters, owner_of_call, snake_case
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
+from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.sites import Frame, Provenance
@@ -189,7 +190,7 @@ class FunctionNames(ABC):
                     break
 
     def _parameter_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
-        """(the author's names of the parameters; the names of those parameters of the author's that are none of these).
+        """(the author's names of the parameters; the names of those that are none of these, and may be trees).
 
         They are known where the call passes a variable that an input is named after, and in a library's function from what
         it computes; the only one that is left stands for the only input that is left.
@@ -208,7 +209,8 @@ class FunctionNames(ABC):
         if only is not None and names[only[0]] is None:
             names[only[0]] = words.clean(only[1])
         matched = {n for n, a in zip(names, piece.inputs, strict=True) if a not in self.trees.root}
-        return names, [n for n in map(words.clean, open_) if n not in matched]
+        others = [n for n in open_ if n not in no_trees(piece.call.callee.definition)]
+        return names, [n for n in map(words.clean, others) if n not in matched]
 
     def _accesses(self, piece: Piece) -> Sequence[Access | None]:
         """What the code of the called function has the inputs of a call as."""
@@ -260,7 +262,7 @@ class FunctionNames(ABC):
                     names[found[0]] = words.clean(name)
                     left.remove(found[0])
                     continue
-            if not isinstance(value, ast.Constant):
+            if not isinstance(value, ast.Constant) and name not in no_arrays(definition):
                 open_.append(name)
         leaves = sorted(
             [i for i in left if piece.inputs[i] in self.trees.root], key=lambda i: self.trees.number[piece.inputs[i]]

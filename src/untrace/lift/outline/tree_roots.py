@@ -9,11 +9,8 @@ from dataclasses import dataclass
 import jax
 
 from untrace._trees import is_namedtuple, is_simple
-from untrace.ir.calls import is_call
-from untrace.ir.nodes import Atom, Cond, Equation, Function, Passed, Scan, Value, While, functions_called
-from untrace.ir.signatures import Derivative
-from untrace.ir.structured import Transformed
-from untrace.ir.trees import Tree
+from untrace.ir.calls import is_call, trees_given
+from untrace.ir.nodes import Atom, Function, Passed, Value, functions_called
 from untrace.ir.types import Aval, PyTree
 from untrace.lift.closed_constants import closed_over
 
@@ -95,7 +92,7 @@ class TreeRoots:
         A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own, and gives some.
         """
         for equation in function.equations:
-            for example, leaves in _given(equation):
+            for example, leaves in trees_given(equation):
                 self.add(Root(example, 0), leaves)
             for body, operands in closed_over(equation):
                 self._pass(body, operands)
@@ -127,22 +124,3 @@ def _named_tuples(tree: PyTree) -> Iterator[PyTree]:
 
 def _type_of(leaf: Aval) -> Hashable:
     return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-
-
-def _given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:
-    """The trees that a loop, a choice or a derivative gives, each with the leaves that something reads."""
-    callee, outputs = equation.callee, equation.outputs
-    found: list[Tree] = []
-    if type(callee) in (Scan, While, Cond):
-        body = functions_called(equation)[-1]
-        if body.facts.trees is not None:
-            found, outputs = body.facts.trees.out.elements(), outputs[len(outputs) - len(body.results) :]
-    elif type(callee) is Transformed and type(callee.how) is Derivative:
-        signature, start = callee.how.signature, 0
-        for part in (signature.out, signature.gradients) if signature.transform in ("grad", "value_and_grad") else ():
-            count = len(jax.tree.leaves(part))
-            found += Tree(part, tuple(range(start, start + count))).elements()
-            start += count
-        found = found if start == len(outputs) else []
-    for tree in found:
-        yield tree.example, [outputs[p] if p >= 0 else None for p in tree.places]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -216,6 +217,41 @@ def guesses(
     if known is not None:
         several = itertools.islice(_guesses(path, known, operands, facts, dict(given or {})), _MOST_GUESSES)
         yield from [g for g in several if _has_shape(g, known, facts)] if _is_reduction(known) else several
+
+
+_PLACE = re.compile(r"(\w+)((?:\[\d+\])*)")
+
+
+def guesses_by_name(path: str, operands: Sequence[Any], names: Sequence[str], facts: Facts) -> Iterator[Guess]:
+    """Calls of the function at `path` where the operands are these parameters, or elements of lists that are: `arrays[0][1]`."""
+    known = parameters(path)
+    found = [_PLACE.fullmatch(name) for name in names]
+    if known is None or len(names) != len(operands) or not operands:
+        return
+    parts: dict[str, list[tuple[list[int], object]]] = {}
+    for match, operand in zip(found, operands, strict=True):
+        if match is None:
+            return
+        parts.setdefault(match[1], []).append(([int(n) for n in re.findall(r"\d+", match[2])], operand))
+    given = {name: _nested(elements) for name, elements in parts.items()}
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    front = list(itertools.takewhile(lambda p: p.name in given and p.kind in plain, known))
+    rest = [p for p in known if p.name not in given]
+    if not given.keys() <= {p.name for p in known if p.kind not in _VARIABLE}:
+        return
+    if any(p.default is p.empty and p.kind not in _VARIABLE for p in rest):
+        return
+    arrays = {p.name: given[p.name] for p in known if p.name in given and p not in front}
+    for options in itertools.islice(_options(rest, facts, {}), _MOST_GUESSES):
+        yield Guess(path, tuple([given[p.name] for p in front]), {**arrays, **options})
+
+
+def _nested(elements: Sequence[tuple[Sequence[int], object]]) -> object:
+    """The lists in each other that have these elements, each with its place, in order; the only one where that has none."""
+    if not elements[0][0]:
+        return elements[0][1]
+    rows = itertools.groupby(elements, lambda element: element[0][0])
+    return [_nested([(place[1:], value) for place, value in row]) for _, row in rows]
 
 
 def _is_reduction(parameters: Sequence[inspect.Parameter]) -> bool:

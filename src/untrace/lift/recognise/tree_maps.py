@@ -35,6 +35,7 @@ from untrace.ir.nodes import (
 from untrace.lift.naming.names import period, provenance_of
 from untrace.lift.outline.call_names import own_parameters
 from untrace.lift.outline.pieces import name_inside
+from untrace.lift.recognise.masked_maps import complete_maps
 from untrace.provenance.sites import Frame, Provenance
 
 _FEWEST = 3  # leaves: two are told apart better by their names
@@ -64,7 +65,7 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
     for function, is_local in functions.items():
         if len(function.equations) >= _FEWEST:
             equations = _in_one(_Mapper(function, is_local, provenance, refused).mapped(), function.results)
-            function.equations = _in_order(equations, function)
+            function.equations = complete_maps(_in_order(equations, function))
     return program
 
 

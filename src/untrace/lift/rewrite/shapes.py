@@ -9,6 +9,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.rewrite.arithmetic import ELEMENTWISE
+from untrace.lift.rewrite.common_subexpressions import author_chain
 from untrace.lift.rewrite.rematerialised_operands import INDEXED
 from untrace.lift.rewrite.simplify import Body, rewrite
 
@@ -84,6 +85,9 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
     inner = body.maker(x, "broadcast_in_dim")
     if inner is None or len(inner.invars) != 1:
         return None
+    is_number = type(inner.invars[0]) is Literal
+    if not is_number and not body.in_backward_pass(eqn) and not _in_one_function(body, inner, eqn):
+        return None  # other calls of the function may pass something else
     # A number needs no axes to be promoted, and what only got axes in front is promoted from what it was.
     if body.scalar(x) is None and _is_promotion(body, eqn, x.aval.shape) and not _has_axes_in_front(inner):
         return None
@@ -91,6 +95,15 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
         return None  # the axis that JAX gives an index
     first = tuple(dims[int(d)] for d in inner.params["broadcast_dimensions"])
     return eqn.replace(invars=inner.invars, params={**eqn.params, "broadcast_dimensions": first})
+
+
+def _in_one_function(body: Body, left: Any, right: Any) -> bool:
+    """Whether one call of a function of the author's made both equations, as far as it is known who did."""
+    chains = [author_chain(e, body.simplifier.provenance) for e in (left, right)]
+    if not all(chains):
+        return True
+    (*around, (code, _)), (*others, (other, _)) = chains
+    return around == others and code == other
 
 
 def _has_axes_in_front(eqn: Any) -> bool:

@@ -76,6 +76,8 @@ def _count_uses(
                 inside.update(_spread(argument_order(equation.callee.body, layout), operands))
             elif equation.callee.body in module.handed:  # the other trees, and what stays as it is
                 inside = {place: 0 for places, _ in layout.packs for place in places}
+            elif equation.callee.body.facts.taken is None:
+                inside = {place: 0 for places, _ in layout.fitting(operands).packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees
             inside = dict.fromkeys(range(len(equation.callee.turns) * equation.callee.trees), 0)
         elif is_call(equation):  # takes whole trees where it takes them at all
@@ -167,7 +169,7 @@ def _own_leaves(body: Function) -> dict[Value, Leaf]:
     found: dict[Value, Leaf] = {}
     trees = body.facts.trees
     for number, tree in enumerate(trees.subtrees() if trees is not None else ()):
-        leaves = reach(tree.example, Name(f"tree_{number}")) or []
+        leaves = reach(tree.example, Name(f"tree_{number}", Symbol(leaves=len(tree.places)))) or []
         found.update(zip([body.params[p] for p in tree.places], leaves, strict=False))
     return found
 
@@ -181,7 +183,7 @@ def _argument_leaves(equation: Equation, body: Function) -> dict[Value, Leaf]:
         return {}
     found: dict[Value, Leaf] = {}
     for key, example, places in arguments_at(signature.args, signature.closed):
-        leaves = reach(example, Name(f"argument_{key}")) or []
+        leaves = reach(example, Name(f"argument_{key}", Symbol(leaves=len(places)))) or []
         found.update(zip([body.params[p] for p in places], leaves, strict=False))
     return found
 

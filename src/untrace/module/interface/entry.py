@@ -16,7 +16,7 @@ from untrace.ir.nodes import Atom, Function, Program, Value
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
-from untrace.module.call_arguments import returned
+from untrace.module.call_arguments import Unpacked, returned
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.checks import RefuseOthers
@@ -26,7 +26,7 @@ from untrace.module.interface.python_numbers import needs_array
 from untrace.module.interface.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
-from untrace.python.statements import Assign, Def, Parameter, Return, Statement
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, Leaf, Name, Tuple
 from untrace.python.types import Type, array_type, tree_type
 
@@ -120,7 +120,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         w.statements[start:start] = w.sizes.prologue()
     result = _result(module, w, entry, program)
     w.statements.extend(result.statements)
-    w.statements.append(Return(returned(w.statements, result.value)))
+    w.statements.append(Return(_returned(module, w.statements, result.value)))
     module.definitions.extend(result.definitions)
     module.imports.update(result.imports)
     module.modules.update(result.modules)
@@ -140,13 +140,28 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     whole = _only_called(module, definition) if module.idiomatic and forwarder is None else None
     if whole is not None:
         definition = whole
-    else:
+    if whole is None or not whole.docstring:
         _describe(module, definition, entry, program)
     if forwarder is not None:
         for own, outer in zip(definition.params, forwarder.params, strict=True):
             outer.annotation = own.annotation
         forwarder.returns = definition.returns
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _returned(module: ModuleWriter, statements: list[Statement], value: Expr) -> Expr:
+    """What to return instead of `value`: the call that the last statement gave the names for, also of a jitted function of the
+    module, which gives a tuple."""
+    last = statements[-1] if statements else None
+    if type(last) is Unpack and len(last.targets) > 1 and type(last.value) is Call:
+        called = last.value.func
+        if any(type(d) is Def and d.name == called and d.decorators for d in module.definitions):
+            tried: list[Statement] = [Unpacked(last.targets, last.value, last.origin)]
+            found = returned(tried, value)
+            if not tried:
+                statements.pop()
+            return found
+    return returned(statements, value)
 
 
 def _only_called(module: ModuleWriter, entry: Def) -> Def | None:

@@ -84,10 +84,12 @@ def static_arguments(
 
     A parameter that is static by position is static by name as well, and the other way round, as
     far as `fn` has a signature; negative positions count from the last argument. Source:
-    `jax.jit`, static_argnums.
+    `jax.jit`, static_argnums. What `fn` itself was jitted with counts as well.
     """
+    own_numbers, own_names = jax_compat.static_of_jitted(fn)
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums or ())
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
+    numbers, names = (*numbers, *own_numbers), (*names, *own_names)
     parameters = _parameters(fn)
     plain = [
         p.name if p.kind is p.POSITIONAL_OR_KEYWORD else None

@@ -22,7 +22,7 @@ from untrace.module.access_paths import Leaf
 from untrace.module.merge.alignment import Aligned
 from untrace.module.merge.choices import bound_in, free, parts_below
 from untrace.module.merge.conditions import HasKey, attributes_with
-from untrace.module.merge.parametric import size_of_argument
+from untrace.module.merge.parametric import author_s_parameter, size_of_argument
 from untrace.module.merge.versions import kind_of, parameters_of, unite
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Provenance
@@ -280,13 +280,14 @@ class _Shared:
         taken = {n.id for n in nodes_of(base.body) if type(n) is Name} | {p.name for p in base.params}
         taken |= {t for n in nodes_of(base.body) for t in bound_in(n)}
         added = [*self._named_by_layer(taken), *self._residual(taken)]
+        only = author_s_parameter(module, [base, *self.others]) if len(groups) == 1 else None
         for (values, role), places in groups.items():
             axis = self._axis(values) if role == "size" else None
             if axis is not None:
                 for place, _, _ in places:
                     put(place, axis)
                 continue
-            name = free(identifier(role, "size"), taken)
+            name = free(identifier(only or role, "size"), taken)
             taken.add(name)
             for place, _, _ in places:
                 put(place, Name(name))

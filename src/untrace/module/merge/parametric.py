@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from untrace._identifiers import identifier
 from untrace.module.constants import Named
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.writer import ModuleWriter
@@ -111,6 +112,10 @@ def _merge(
             passed.append(column)
             size = Name(extra[-1].name)
         found[column] = size
+    only = author_s_parameter(module, alike) if len(extra) == 1 else None
+    if only is not None and extra[0].name != only:
+        extra = [Parameter(scope.fresh(identifier(only, "size")))]
+        found[passed[0]] = Name(extra[0].name)
     given = [column for column in passed if column[0] in arrays]
     if len(passed) - len(given) > _MOST_ARGUMENTS or len(given) > _MOST_ARRAYS or given and first.decorators:
         return []
@@ -143,6 +148,13 @@ def _merge(
     first.params = [*first.params, *extra]
     module.described.also(first, [(p.name, kind) for p, kind in zip(extra, kinds, strict=True)])
     return [first, *changed]
+
+
+def author_s_parameter(module: ModuleWriter, alike: Sequence[Def]) -> str | None:
+    """The only one of the author's parameters that functions have not yet; None where there are several, or none."""
+    left = {module.left.get(d.name, ()) for d in alike}
+    words = left.pop() if len(left) == 1 else ()
+    return words[0] if len(words) == 1 else None
 
 
 def _is_integer(column: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ written leaf by leaf.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,16 +19,17 @@ import jax
 from untrace._identifiers import identifier
 from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
+from untrace.ir.calls import trees_given
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Step, last_word
+from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.interface.put_together import inner_nodes, rebuilt
-from untrace.module.known_trees import Structure, Trees, key_of, plain_type, same_structure
+from untrace.module.known_trees import Key, Structure, Trees, key_of, plain_type, same_structure
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, put_definition
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return
-from untrace.python.tree import Call, Expr, Lambda, Leaf, List, Name, Symbol, Text
+from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Leaf, List, Name, Symbol, Ternary, Text
 from untrace.python.values import Unwritable
 
 _LAMBDA_WIDTH = 60
@@ -62,13 +63,13 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
 def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
     """`equations`, with those maps written out that cannot be written as one."""
     maps = [e for e in equations if type(e.callee) is TreeMap]
-    structures = _structures(w.trees, maps)
+    structures = _structures(w.trees, maps, _given_by(equations) if maps else {})
     w.structures.update(structures)
     found: list[Equation] = []
     for equation in equations:
         if type(equation.callee) is TreeSum:
             known = key_of(equation.inputs) in w.trees.by_leaves or any(
-                key_of(e.outputs) == key_of(equation.inputs) for e in found if type(e.callee) is TreeMap
+                key_of(e.callee.given(e)) == key_of(equation.inputs) for e in found if type(e.callee) is TreeMap
             )
             found.extend([equation] if known else equation.callee.equations)
         elif type(equation.callee) is not TreeMap:
@@ -81,11 +82,23 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
     return found
 
 
-def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[Equation, Structure]:
-    """{map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known, or
+def _given_by(equations: Sequence[Equation]) -> dict[Key, Structure]:
+    """The trees that loops and calls will have given, and their parts."""
+    found: dict[Key, Structure] = {}
+    for equation in equations:
+        for example, leaves in trees_given(equation):
+            for way, node, ways, start in reach_nodes(example) or ():
+                if len(ways) > 1:
+                    structure = Structure(node, tuple([w[len(way) :] for w in ways]))
+                    found[key_of(leaves[start : start + len(ways)])] = structure
+    return found
+
+
+def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Structure]) -> dict[Equation, Structure]:
+    """{map: the structure of its trees}, for those of which some tree, or one of a map next to it, is known or will be, or
     whose leaves have the types of an argument's: gradients are like the parameters.
     """
-    known = {key: structure for key, (_, structure) in trees.by_leaves.items()}
+    known = {**given, **{key: structure for key, (_, structure) in trees.by_leaves.items()}}
     found: dict[Equation, Structure] = {}
     grown, guessing = True, False
     while grown:
@@ -93,12 +106,13 @@ def _structures(trees: Trees, maps: Sequence[Equation]) -> dict[Equation, Struct
         for equation in maps:
             if equation in found:
                 continue
-            keys = [key_of(column) for column in [*_columns(equation), equation.outputs]]
+            given_by_it = callee_of(equation, TreeMap).given(equation)
+            keys = [key_of(column) for column in [*_columns(equation), given_by_it]]
             if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
                 continue  # leaves of a tree, but not all of it, or in another order
             structure = next((known[k] for k in keys if k in known), None)
             if structure is None and guessing:
-                guesses = (_like_an_argument(trees, leaves) for leaves in (_columns(equation)[0], equation.outputs))
+                guesses = (_like_an_argument(trees, leaves) for leaves in (_columns(equation)[0], given_by_it))
                 structure = next(filter(None, guesses), None)
             if structure is not None:
                 if any(k in known and not same_structure(structure.example, known[k].example) for k in keys):
@@ -136,15 +150,22 @@ def _one_text(w: Any, equation: Equation) -> bool:
     shared = len(callee.turns[0].params) - callee.trees
     names = [Name(f"shared_{i}") for i in range(shared)]
     texts = set()
-    for turn in range(len(callee.turns)):
+    for turn in _changed(equation):
         try:
             params, statements, value = _leaf_function(w, equation, turn, names)
         except Unwritable:
             return False
+        if statements and callee.selected is not None:
+            return False  # they might not do for the leaves that stay what they are
         texts.add("\n".join(Def("f", params, [*statements, Return(value)]).lines("")))
         if len(texts) > 1:
             return False
     return True
+
+
+def _changed(equation: Equation) -> list[int]:
+    """The turns that change their leaf."""
+    return [i for i, output in enumerate(equation.outputs) if output is not None]
 
 
 def _leaf_function(
@@ -163,11 +184,11 @@ def _leaf_function(
         params.append(Parameter(inner.names[value].id))
     inner.names.update(zip(function.params[callee.trees :], shared, strict=True))
     shapes = [(tuple(v.aval.shape), inner.names[v]) for v in function.params[: callee.trees]]
-    made = [[o for e in turn.equations for o in e.outputs if o is not None] for turn in callee.turns]
+    made = {i: [o for e in callee.turns[i].equations for o in e.outputs if o is not None] for i in _changed(equation)}
     hints = [(o, o.hint, o.named) for o in made[turn]]
-    for outputs in zip(*made, strict=True):
-        if not outputs[turn].named and len({o.hint for o in outputs}) > 1:
-            outputs[turn].hint = None  # one that is after the leaf's own name
+    for own, *outputs in zip(made[turn], *made.values(), strict=True):
+        if not own.named and len({o.hint for o in outputs}) > 1:
+            own.hint = None  # one that is after the leaf's own name
     (result,) = function.results
     assert type(result) is Value
     result.named = False
@@ -210,25 +231,30 @@ def write_map(w: Any, equation: Equation) -> None:
     origins = [e.origin for turn in callee.turns for e in turn.equations if e.origin is not None]
     if equation.origin is not None:
         w.module.folded[equation.origin] = tuple([o for o in origins if o is not equation.origin])
-    w.trees.add(result, structure.example, equation.outputs)
+    w.trees.add(result, structure.example, callee.given(equation))
     for output, way in zip(equation.outputs, structure.ways, strict=True):
-        w.names[output] = Leaf(result, way)
+        if output is not None:
+            w.names[output] = Leaf(result, way)
 
 
 def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str) -> Expr:
     """What is mapped: a function that there is; one of the author's that closes over nothing, in the module; a lambda, or one
     beside the map."""
     callee = callee_of(equation, TreeMap)
-    params, statements, value = _leaf_function(w, equation, 0, shared)
+    changed = _changed(equation)
+    params, statements, value = _leaf_function(w, equation, changed[0], shared)
     names = [p.name for p in params]
+    if callee.selected is not None:
+        axes = Binary(Attribute(Name(names[callee.selected.tree]), "ndim"), ">", Text(str(callee.selected.axes)))
+        value = Ternary(value, axes, Name(names[callee.selected.kept]))
     if not statements and type(value) is Call and not value.kwargs:
         func = Name(value.func) if type(value.func) is str else value.func
         if type(func) is Name and [a.id if type(a) is Name else a for a in value.args] == names:
             return func
     label = identifier(clean(callee.function), "leaf") if callee.function else otherwise
-    if callee.own and not shared:
+    if callee.own and not shared and callee.selected is None:
         name = label
-        for turn in range(len(callee.turns)):
+        for turn in changed:
             params, statements, value = _leaf_function(w, equation, turn, shared)
             leaf, definition = callee.turns[turn], Def("", params, [*statements, Return(value)])
             describe = functools.partial(w.module.described.flat, params=leaf.params, results=leaf.results)

@@ -92,6 +92,9 @@ def named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
         facts = signatures.Facts(jaxpr.eqns, [a.aval for a in operands], [v.aval for v in equation.origin.outvars])
         for path in library.named(name):
             yield from signatures.guesses(path, operands, facts)
+        names = jax_compat.argument_names(jaxpr) or ()
+        for path in library.named(name):
+            yield from signatures.guesses_by_name(path, operands, names, facts)
     if ours:
         yield from _derivatives(equation, name, closed)
         yield from _mapped(equation, name, closed)

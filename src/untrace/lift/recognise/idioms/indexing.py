@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,40 @@ from untrace.lift.recognise.engine import Guess, Matcher, idiom
 from untrace.lift.recognise.patterns import Fixed
 
 
-def basic_index(equation: Equation, squeezed: tuple[int, ...] = ()) -> tuple[Any, ...] | None:
-    """The index of a static slice: `[1:, ..., ::2, 0]`; `squeezed` dimensions become integers."""
+def written_index(m: Matcher, equation: Equation) -> tuple[Any, ...] | None:
+    """The index of the brackets that made an equation, as it stands there; None where it is not all numbers and slices."""
+    frames = m.site(equation).frames
+    node = frames[-1].node if frames else None
+    if not isinstance(node, ast.Subscript):
+        return None
+    try:
+        return tuple([_element(e) for e in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])])
+    except ValueError:
+        return None
+
+
+def _element(node: ast.expr | None) -> Any:
+    """What an element of an index says. Raises ValueError where it is computed."""
+    if isinstance(node, ast.Slice):
+        return slice(_element(node.lower), _element(node.upper), _element(node.step))
+    if node is None or isinstance(node, ast.Constant) and node.value is None:
+        return None
+    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
+    number = node.operand if isinstance(node, ast.UnaryOp) and sign < 0 else node
+    if isinstance(number, ast.Constant) and (type(number.value) is int or number.value is Ellipsis and sign > 0):
+        return sign * number.value if type(number.value) is int else Ellipsis
+    raise ValueError
+
+
+def _written_numbers(index: tuple[Any, ...] | None) -> set[int]:
+    return {i for i in index or () if type(i) is int}
+
+
+def basic_index(
+    equation: Equation, squeezed: tuple[int, ...] = (), written: Collection[int] = ()
+) -> tuple[Any, ...] | None:
+    """The index of a static slice: `[1:, ..., ::2, 0]`; `squeezed` dimensions become integers, those that are `written` if
+    these do."""
     params = equation.origin.params
     shape = equation.inputs[0].aval.shape
     strides = params["strides"] or (1,) * len(shape)
@@ -27,7 +60,7 @@ def basic_index(equation: Equation, squeezed: tuple[int, ...] = ()) -> tuple[Any
         if d in squeezed:
             if stop - start != 1:
                 return None
-            index.append(start - size if start == size - 1 and size > 2 else start)
+            index.append(start - size if start == size - 1 and size > 2 and start not in written else start)
         else:
             index.append(_slice(start, stop, step, int(size)))
     return shortened(index)
@@ -62,9 +95,15 @@ def shortened(index: list[Any]) -> tuple[Any, ...]:
     return tuple(index)
 
 
-def _full(equation: Equation, squeezed: tuple[int, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    index = basic_index(equation, squeezed)
-    if index is not None:
+def _full(
+    m: Matcher, source: Equation, equation: Equation, squeezed: tuple[int, ...] = ()
+) -> Iterator[tuple[Any, ...]]:
+    """The indices that a slice may come from, and what follows it: the author's, and one that says the same."""
+    written = written_index(m, source)
+    if written is not None:
+        yield written
+    index = basic_index(equation, squeezed, _written_numbers(written))
+    if index is not None and index != written:
         yield index
 
 
@@ -103,10 +142,13 @@ def _unstacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
 def _integer_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
     inside = m.producer(equation.inputs[0], "slice", "dynamic_slice")
     if inside is None:
+        written = written_index(m, equation)
+        if written is not None:  # of an axis of one element nothing is cut
+            yield Guess("operator.getitem", (equation.inputs[0], _single(written)))
         return
     axes = tuple(int(d) for d in equation.origin.params["dimensions"])
     if inside.callee.name == "slice":
-        for index in _full(inside, axes):
+        for index in _full(m, equation, inside, axes):
             yield Guess("operator.getitem", (inside.inputs[0], _single(index)))
         return
     yield from _dynamic(m, inside, axes)
@@ -119,7 +161,7 @@ def _single(index: tuple[Any, ...]) -> Any:
 @idiom("slice", small=True)
 def _slice_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x = equation.inputs[0]
-    for index in _full(equation):
+    for index in _full(m, equation, equation):
         yield Guess("operator.getitem", (x, _single(index)))
     params = equation.origin.params  # what JAX's own functions slice with comes back as them only
     starts, limits = params["start_indices"], params["limit_indices"]
@@ -142,6 +184,7 @@ def _dynamic_slice(m: Matcher, equation: Equation) -> Iterator[Guess]:
         start = _unwrapped(m, starts[d])
         for s in start:
             yield Guess("lax.dynamic_slice_in_dim", (x, s, sizes[d]), {"axis": d} if d else {})
+    yield Guess("lax.dynamic_slice", (x, _starts(m, starts), sizes))
     yield Guess("lax.dynamic_slice", (x, tuple(s for s in starts), sizes))
 
 
@@ -155,6 +198,11 @@ def _unwrapped(m: Matcher, start: Any) -> list[Any]:
         if inner is not None:
             found.insert(0, inner)
     return found
+
+
+def _starts(m: Matcher, starts: Sequence[Any]) -> tuple[Any, ...]:
+    """The indices as the author passed them."""
+    return tuple([int(s.value) if type(s) is Literal else _unwrapped(m, s)[0] for s in starts])
 
 
 def _dynamic(m: Matcher, inside: Equation, squeezed: tuple[int, ...]) -> Iterator[Guess]:
@@ -194,6 +242,7 @@ def _dynamic_update(m: Matcher, equation: Equation) -> Iterator[Guess]:
                 for value in ([inner] if inner is not None else []) + [update]:
                     yield Guess("lax.dynamic_update_index_in_dim", (x, value, start), {"axis": d})
             yield Guess("lax.dynamic_update_slice_in_dim", (x, update, start), {"axis": d})
+    yield Guess("lax.dynamic_update_slice", (x, update, _starts(m, starts)))
     yield Guess("lax.dynamic_update_slice", (x, update, tuple(starts)))
 
 
@@ -277,18 +326,26 @@ def _several_arrays(m: Matcher, equation: Equation) -> Iterator[Guess]:
     x, indices = equation.inputs
     axes = [int(a) for a in equation.origin.params["dimension_numbers"].start_index_map]
     options = _mode(equation)
-    for index in _joined_index(m, indices, axes):
+    for index in _joined_index(m, indices, axes, x.aval.shape):
         yield Guess("operator.getitem", (x, index))
         for named in options:
             yield Guess("at.get", (x, index), named)
 
 
-def _joined_index(m: Matcher, indices: Any, axes: list[int]) -> Iterator[tuple[Any, ...]]:
-    """What may stand in the brackets where indices of axes in a row were joined: `:, i, j`."""
+def _joined_index(m: Matcher, indices: Any, axes: list[int], shape: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """What may stand in the brackets where indices of several axes of an array were joined: `:, i, j`, `-1, :, i`."""
     joined = m.producer(indices, "concatenate")
-    if joined is not None and len(joined.inputs) == len(axes) and axes == list(range(axes[0], axes[0] + len(axes))):
+    if joined is not None and len(joined.inputs) == len(axes) and axes == sorted(axes):
         for parts in _index_arrays(m, joined):
-            yield (*[slice(None)] * axes[0], *parts)
+            index: list[Any] = [slice(None)] * (axes[-1] + 1)
+            for axis, part in zip(axes, parts, strict=True):
+                index[axis] = _place(int(part.value), int(shape[axis])) if type(part) is Literal else part
+            yield tuple(index)
+
+
+def _place(number: int, size: int) -> int:
+    """An index as one would write it: the last ones count from the end."""
+    return number - size if size - 2 <= number < size and size > 4 else number
 
 
 def _index_arrays(m: Matcher, joined: Equation) -> Iterator[tuple[Any, ...]]:
@@ -404,8 +461,7 @@ def _scatter_indices(m: Matcher, indices: Any, axes: list[int], x: Any) -> Itera
                 array = int(array.value)
             yield _single(shortened([*[slice(None)] * axes[0], array]))
         return
-    for index in _joined_index(m, indices, axes):
-        yield tuple([int(p.value) if type(p) is Literal else p for p in index])
+    yield from _joined_index(m, indices, axes, x.aval.shape)
 
 
 @idiom("squeeze", "gather", "scatter", "scatter-add", "scatter_add")

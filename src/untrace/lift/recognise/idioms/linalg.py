@@ -190,6 +190,9 @@ def _renamed(spec: str, batch: str = "") -> str:
 
 @idiom("mul")
 def _outer(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    site = m.site(equation)
+    if site.phase == "forward" and (site.library or ("", ""))[1] in ("mul", "multiply"):
+        return  # who writes `x[:, None] * y` means it for any number of axes
     left, right = (m.through(a, "broadcast_in_dim", "reshape") for a in equation.inputs)
     if left is not None and right is not None and type(left) is not Literal and type(right) is not Literal:
         yield Guess("jnp.outer", (left, right))

@@ -11,6 +11,7 @@ import numpy as np
 from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Literal
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
+from untrace.lift.recognise.idioms.indexing import written_index
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
@@ -113,6 +114,9 @@ def _broadcast(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     grown = [d for d in range(len(shape)) if d not in dims]
     if all(shape[d] == n for d, n in zip(dims, inside, strict=True)) and all(shape[d] == 1 for d in grown):
+        written = written_index(m, equation)
+        if written is not None and Ellipsis in written:  # of whichever number of axes
+            yield Guess("operator.getitem", (x, written))
         yield Guess("operator.getitem", (x, _new_axes(dims, len(shape))))
         if len(grown) == 1:
             yield Guess("jnp.expand_dims", (x, grown[0]))

@@ -1,0 +1,109 @@
+"""Maps that change some leaves of a tree only: the weights that decay, and not the biases.
+
+JAX leaves no equation where a leaf stays what it is, so that a map over some leaves of a tree is found, and one after it
+that takes these and the others. Both together say which tree the first one goes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from untrace.ir.callees import callee_of
+from untrace.ir.calls import trees_given
+from untrace.ir.facts import Selected
+from untrace.ir.nodes import Atom, Equation, Function, TreeMap, Value
+
+_Column = tuple[Atom | None, ...]
+
+
+def complete_maps(equations: Sequence[Equation]) -> list[Equation]:
+    """The equations, with maps over some leaves as maps over all of their trees, where the number of axes tells which."""
+    found = list(equations)
+    maps = [e for e in found if type(e.callee) is TreeMap]
+    if len(maps) < 2 and not (maps and any(True for e in found for _ in trees_given(e))):
+        return found
+    for at, equation in enumerate(found):
+        if type(equation.callee) is TreeMap:
+            later = {o for e in found[at:] for o in e.outputs}
+            whole = {column for column in _whole(found[:at], maps) if later.isdisjoint(column)}
+            for column in [c for other in maps for c in columns_of(other)]:
+                new = _completed(equation, column, whole)
+                if new is not None:
+                    found[at] = new
+                    break
+    return found
+
+
+def columns_of(equation: Equation) -> list[_Column]:
+    """The leaves of each tree that a map goes through."""
+    callee = callee_of(equation, TreeMap)
+    count = len(callee.turns)
+    return [tuple(equation.inputs[i * count : (i + 1) * count]) for i in range(callee.trees)]
+
+
+def _whole(equations: Sequence[Equation], maps: Sequence[Equation]) -> Iterator[_Column]:
+    """All leaves of trees that these equations give, and of those that maps go through."""
+    for equation in maps:
+        yield from columns_of(equation)
+    for equation in equations:
+        if type(equation.callee) is TreeMap:
+            yield tuple(equation.callee.given(equation))
+        for _, leaves in trees_given(equation):
+            yield tuple(leaves)
+
+
+def _completed(equation: Equation, column: _Column, whole: set[_Column]) -> Equation | None:
+    """The map as one over all of the tree of which `column` are the leaves after it; None where it is none."""
+    callee = callee_of(equation, TreeMap)
+    number: dict[Atom | None, int] = {output: i for i, output in enumerate(equation.outputs)}
+    if len(column) <= len(number) or not number.keys() <= set(column):
+        return None
+    own = columns_of(equation)
+    if any(type(a) is not Value for a in equation.inputs):
+        return None
+    turns = [number.get(a) for a in column]
+    for tree in range(callee.trees):
+        base = tuple([a if turn is None else own[tree][turn] for a, turn in zip(column, turns, strict=True)])
+        if base not in whole or len(set(base)) < len(base):
+            continue
+        trees = [base if i == tree else _like(c, turns, whole) for i, c in enumerate(own)]
+        known = [c for c in trees if c is not None]
+        selected = _selected(known, turns, tree) if len(known) == len(trees) else None
+        if selected is None:
+            return None
+        shared = equation.inputs[callee.trees * len(callee.turns) :]
+        functions = []
+        for place, turn in enumerate(turns):
+            if turn is not None:
+                functions.append(callee.turns[turn])
+                continue
+            params = [a for a in (*[c[place] for c in known], *shared) if type(a) is Value]
+            functions.append(Function("leaf", params, [], [params[tree]]))
+        rest = callee.function, callee.result, callee.own, callee.own_result
+        new = TreeMap(functions, callee.trees, callee.names, *rest, selected)
+        inputs = [*[a for c in known for a in c if a is not None], *shared]
+        outputs = [None if turn is None else equation.outputs[turn] for turn in turns]
+        return Equation(new, inputs, outputs, {}, equation.origin)
+    return None
+
+
+def _like(column: _Column, turns: Sequence[int | None], whole: set[_Column]) -> _Column | None:
+    """The only tree with these leaves where the map changes some; None where there is none."""
+    wanted = [(place, column[turn]) for place, turn in enumerate(turns) if turn is not None]
+    found = [
+        c
+        for c in whole
+        if len(c) == len(turns) and all(c[place] is a for place, a in wanted) and all(type(a) is Value for a in c)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _selected(trees: Sequence[_Column], turns: Sequence[int | None], kept: int) -> Selected | None:
+    """What tells the leaves that change from the others: that those of a tree, the last one first, have more axes."""
+    for tree in reversed(range(len(trees))):
+        ranks = [len(a.aval.shape) if type(a) is Value else -1 for a in trees[tree]]
+        changed = [rank for rank, turn in zip(ranks, turns, strict=True) if turn is not None]
+        others = [rank for rank, turn in zip(ranks, turns, strict=True) if turn is None]
+        if min(ranks) >= 0 and min(changed) > max(others):
+            return Selected(tree, max(others), kept)
+    return None
