@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -400,3 +401,39 @@ def test_rules_of_jax_are_not_traced_for_a_text_that_calls_its_functions(monkeyp
     text = untrace.decompile(jax.nn.softplus)(x)
     assert text.proof.level == "jaxpr" and not traced
     assert (jax.grad(lambda x: text(x).sum())(x) == jax.grad(lambda x: jax.nn.softplus(x).sum())(x)).all()
+
+
+def residual(potentials: Any, cost: Any, weights: Any) -> Any:
+    f, g = potentials
+    plan = jnp.exp((f[:, None] + g - cost) / 0.25)
+    return plan.sum(axis=1) - jnp.exp(weights), plan.sum(axis=0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def potentials(cost: Any, weights: Any, scale: float) -> Any:
+    return weights * scale + cost.sum(), cost[0] * 2.0
+
+
+def _potentials_fwd(cost: Any, weights: Any, scale: float) -> Any:
+    found = potentials(cost, weights, scale)
+    return found, (found, cost, weights)
+
+
+def _potentials_bwd(scale: float, saved: Any, cotangents: Any) -> Any:
+    found, cost, weights = saved
+    _, pullback = jax.vjp(lambda c, w: residual(found, c, w), cost, weights)
+    return pullback(cotangents)
+
+
+potentials.defvjp(_potentials_fwd, _potentials_bwd)
+
+
+def test_a_derivative_in_the_rule_of_a_function_with_a_fixed_argument_stays_a_call() -> None:
+    # Each trace makes rules of its own there, and the forward rule calls the function again.
+    def loss(cost: Any) -> Any:
+        f, g = potentials(jnp.sin(cost), X, 1.5)
+        return f.sum() + (g * 2.0).sum()
+
+    written = untrace.decompile(lambda cost: jax.grad(loss)(cost) * 2.0)(X[:, None] * X)
+    assert "jax.vjp(residual" in written.source and "jax.grad(loss)" in written.source, written.source
+    assert written.proof.at_least("hlo")

@@ -397,3 +397,14 @@ def applied(function):
 
     source = untrace.decompile(f)(MATRIX, MATRIX, MATRIX).source
     assert "target = network(w, x)" in source, source
+
+
+def test_parts_of_an_array_that_is_taken_apart_have_their_names_though_some_are_unused():
+    def dynamics(state, force):
+        _, speed, angle, _ = state
+        return jnp.stack([speed, force * jnp.cos(angle), jnp.sin(angle) * speed])
+
+    source = untrace.decompile(dynamics)(jnp.ones(4), jnp.float32(1.0)).source
+    assert "    speed = state[1]\n    angle = state[2]\n" in source
+    source = untrace.decompile(lambda s, f: jax.jacfwd(dynamics)(s, f))(jnp.ones(4), jnp.float32(1.0)).source
+    assert "    speed = lax.index_in_dim(state, 1, keepdims=False)\n" in source

@@ -112,8 +112,10 @@ def _with_calls(importer: Importer, plain: Sequence[Any], trace: Callable[[], Se
     """The jaxprs of rules with the derivatives that they ask for as calls, where those come back. trace: traces them again."""
     if not importer.keeps_calls or not any(map(jax_compat.is_differentiated, plain)):
         return plain
-    with contextlib.suppress(Exception), jax_compat.fresh_caches()(), called_derivatives(False) as asked:
-        found = list(map(importer.expander.closed, trace()))
+    with contextlib.suppress(Exception):
+        with jax_compat.fresh_caches()(), called_derivatives(False) as asked:
+            found = list(map(importer.expander.closed, trace()))
+        # Rules in these rules are traced for the comparison, as they are.
         pairs = zip(plain, map(unfolded, found), strict=True)
         if asked.kept and all(compare(a, b, importer.expander).difference is None for a, b in pairs):
             return found

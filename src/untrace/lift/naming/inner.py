@@ -12,6 +12,7 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value, While, functions_called, functions_in
 from untrace.ir.structured import CustomRule, derivative_in
 from untrace.lift.naming import parameters, words
+from untrace.provenance.sites import Site
 
 
 def places(equation: Equation) -> list[parameters.Path | None] | None:
@@ -208,3 +209,13 @@ def name_token(equation: Equation, strong: Sequence[Any]) -> None:
         own = not derivative.signature.around
         found = next((t.name for t in strong if own and t.path == path), None)
         equation.outputs[-1].hint = word if found is None else words.clean(found)
+
+
+def place_of_part(equation: Equation, slices: Mapping[Value | None, Equation], site: Site) -> int | None:
+    """Which part of an array an equation gives where the array is taken apart along its first axis: `a, b, c = x`."""
+    of = equation.inputs[0] if equation.callee.name == "squeeze" and equation.inputs else None
+    inside = slices.get(of) if type(of) is Value else None
+    if inside is None or not site.frames or isinstance(site.frames[-1].node, ast.Subscript):
+        return None
+    start, limit = inside.origin.params["start_indices"][0], inside.origin.params["limit_indices"][0]
+    return int(start) if tuple(equation.origin.params["dimensions"]) == (0,) and limit == start + 1 else None

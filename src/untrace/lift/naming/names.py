@@ -75,6 +75,7 @@ class Namer:
         self._named: set[Function] = set()
         self._coined: set[Value | None] = set()  # values whose names were derived from others'
         self._tangents: set[Value] = set()
+        self._slices: dict[Value | None, Equation] = {}
         # What a loop starts from -> the carries of its body, and what that gives for them.
         self._carries: dict[Atom | None, list[tuple[Value, Any]]] = {}
         self._wanted: dict[Atom | None, str] = {}  # a function's result -> the caller's name for it
@@ -224,6 +225,8 @@ class Namer:
             inner.name_token(equation, self._strong_of(group.site))
             return
         self._remember_origins(equation)
+        if equation.callee.name == "slice":
+            self._slices[equation.outputs[0]] = equation
         name_cotangents(equation)
         unnamed = [o for o in equation.outputs if o is not None and o.hint is None]
         if not unnamed:
@@ -267,7 +270,13 @@ class Namer:
             # `q, k, v = split(...)`, one equation for each: the first to leave is the first name.
             split = [t for t in found if len(t.path) == 1 and t.kind == first.kind and t.library == first.library]
             turn = next((i for i, r in enumerate(group.results) if r is output), 0) + group.turn
-            if len(split) != group.total or not group.alike or turn >= len(split) or not _usable(split[turn].name):
+            place = inner.place_of_part(equation, self._slices, group.site)
+            if place is not None:  # of which some may be unused
+                split = [t for t in split if t.path == (place,)]
+                turn = 0
+            elif len(split) != group.total or not group.alike:
+                return
+            if turn >= len(split) or not _usable(split[turn].name):
                 return
             first = split[turn]
         elif output is not group.results[-1] and not group.site.by_jvp and len(group.results) > 1:

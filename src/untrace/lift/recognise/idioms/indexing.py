@@ -150,6 +150,10 @@ def _integer_index(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if inside.callee.name == "slice":
         for index in _full(m, equation, inside, axes):
             yield Guess("operator.getitem", (inside.inputs[0], _single(index)))
+        if len(axes) == 1:  # of an array that is taken apart, where some of its parts are not used
+            start = int(inside.origin.params["start_indices"][axes[0]])
+            options = {**({"axis": axes[0]} if axes[0] else {}), "keepdims": False}
+            yield Guess("lax.index_in_dim", (inside.inputs[0], start), options)
         return
     yield from _dynamic(m, inside, axes)
 
