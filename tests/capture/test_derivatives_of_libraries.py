@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 from derivative_texts import PARAMS, X, Y, step, written
 from jax import lax
 from jax.scipy.optimize import minimize
+from libraries import library
 
 import untrace
 
@@ -132,3 +134,48 @@ def test_what_is_written_out_is_said():
     assert not untrace.decompile(step)(PARAMS, X, Y).notes
     text = untrace.decompile(step, derivatives="written")(PARAMS, X, Y).source
     assert "backward, written out: an edit above does not change it" in text, text
+
+
+SAMPLER = """
+import typing
+
+
+class State(typing.NamedTuple):
+    position: typing.Any
+    energy: typing.Any
+    force: typing.Any
+
+
+def init(position, energy):
+    return State(position, *jax.value_and_grad(energy)(position))
+
+
+def step(states, energy):
+    def one(state):
+        return init(state.position - 0.1 * state.force, energy)
+
+    return jax.vmap(one)(states)
+
+
+def start(positions, energy):
+    return jax.vmap(lambda position: init(position, energy))(positions)
+"""
+
+
+def test_what_a_library_maps_stays_mapped_where_it_asks_for_a_derivative(monkeypatch):
+    names = library(SAMPLER)
+    module = ModuleType("sampler_of_a_library")
+    module.__dict__.update(names)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    names["State"].__module__ = module.__name__
+
+    def bowl(x):
+        return jnp.sum((x - 1.0) ** 4) + jnp.sum(jnp.cosh(x))
+
+    def fn(positions):
+        return names["step"](names["start"](positions, bowl), bowl).position
+
+    d = untrace.decompile(fn)(X)
+    assert d.proof.at_least("bits")
+    assert "# backward" not in d.source and d.source.count("jax.value_and_grad(bowl)") >= 1, d.source
+    assert d.source.count("jax.vmap(") == 2, d.source

@@ -261,3 +261,14 @@ def test_an_array_without_a_name_is_not_called_what_it_is_multiplied_with():
 
     d = untrace.decompile(jax.vmap(jax.hessian(cost)))(jnp.ones((5, 4)))
     assert "coefficients_4 = jnp.array([1.0, 10.0, 0.1, 0.1]" in d.source and "state_2" not in d.source, d.source
+
+
+@pytest.mark.parametrize("value", [2.38383, -0.5, 0.0, -0.0, 3])
+def test_a_weakly_typed_array_of_one_number_is_full_of_it(value: float) -> None:
+    weak = jnp.full((2, 3), value)
+    written = _written(lambda x: (x * weak, weak), jnp.ones(3, jnp.bfloat16))
+    assert written.proof.level == "jaxpr"
+    assert f"jnp.full((2, 3), {value!r})" in written.source and ".bind(" not in written.source
+    for left, right in zip(written(jnp.ones(3, jnp.bfloat16)), (jnp.ones(3, jnp.bfloat16) * weak, weak), strict=True):
+        assert (left.dtype, left.weak_type) == (right.dtype, right.weak_type)
+        assert np.asarray(left).tobytes() == np.asarray(right).tobytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
@@ -79,11 +80,8 @@ class ConstantWriter:
         """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
         found = self._jax_constants.get(constant)
         if found is None:
-            plain = self.constant(constant)
-            self.modules.add("jnp")
-            found = self._jax_constants[constant] = self._module_name(
-                self._base(constant, "const"), Call("jnp.asarray", [plain])
-            )
+            plain = self._of_jax("asarray", self.constant(constant))
+            found = self._jax_constants[constant] = self._module_name(self._base(constant, "const"), plain)
         return found
 
     def numpy_constant(self, constant: Constant) -> Expr:
@@ -111,8 +109,7 @@ class ConstantWriter:
         key = ("array", self.literal(literal).flat())
         found = self._literals.get(key)
         if found is None:
-            self.modules.add("jnp")
-            call = Call("jnp.asarray", [self.literal(literal)])
+            call = self._of_jax("asarray", self.literal(literal))
             found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
         return found
 
@@ -143,12 +140,14 @@ class ConstantWriter:
         weak = getattr(aval, "weak_type", False)
         key = (array.dtype.name, array.shape, array.tobytes(), weak)
         found = self._constants_by_bits.get(key)
+        if found is None and weak and self.idiomatic and (full := self._full(array)) is not None:
+            found = self._constants_by_bits[key] = self._module_name(base, full, array)
+            return found
         if found is None:
             expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
             if not array.ndim and jax_compat.is_jax_array(value):
                 # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
-                self.modules.add("jnp")
-                expr = Call("jnp.asarray", [expr])
+                expr = self._of_jax("asarray", expr)
             if (
                 array.nbytes > SMALL_BYTES
                 and type(expr) is Call
@@ -174,8 +173,7 @@ class ConstantWriter:
                 again = Call(Attribute(found, "copy"), [])
             found = self._module_name(base, again, array)
         elif jax_compat.is_jax_array(value):
-            self.modules.add("jnp")
-            found = self._module_name(base, Call("jnp.copy", [found]))
+            found = self._module_name(base, self._of_jax("copy", found))
         return found
 
     def _repeated(self, array: np.ndarray) -> Expr | None:
@@ -208,6 +206,22 @@ class ConstantWriter:
         if type(expr) is Call and expr.func in _SAME_IN_JAX:
             return Call(expr.func.replace("np.", "jnp."), expr.args, expr.kwargs)
         return Call("jnp.asarray", [expr])
+
+    def _of_jax(self, function: str, *args: Expr) -> Call:
+        """A call of a function of `jax.numpy`."""
+        self.modules.add("jnp")
+        return Call(f"jnp.{function}", args)
+
+    def _full(self, array: np.ndarray) -> Expr | None:
+        """An array of one number, which has a weak type as the number has; None for an array of several numbers."""
+        usual = array.dtype in (jax.dtypes.canonicalize_dtype(float), jax.dtypes.canonicalize_dtype(int))
+        first = array.reshape(-1)[:1]
+        if not array.ndim or not usual or not array.size or not np.isfinite(first[0]):
+            return None
+        if array.tobytes() != first.tobytes() * array.size:
+            return None
+        number = self.values.scalar(first[0], array.dtype, True)
+        return self._of_jax("full", self.values.source(tuple(array.shape)), number)
 
     def _weakly_typed(self, array: Expr, dtype: np.dtype) -> Expr:
         """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""

@@ -28,6 +28,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._trees import is_plain, part_of_tree
+from untrace.capture.calls.derivative_calls import CALLS
 from untrace.ir.signatures import MapSignature
 from untrace.jaxprs.equal.compare import compare, count_equations
 from untrace.jaxprs.expand.expand import OURS, Expander
@@ -107,8 +108,10 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     is_entry = call.caller == ENTRY
     if not is_entry and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
-        # What a library puts around the author's values says nothing to a reader, nor do small parts of it.
-        if not is_plain([given, out]) or count_equations(closed) < _FEWEST:
+        # What a library puts around the author's values says nothing to a reader, nor do small parts of it; but a derivative
+        # in it can only stay a call where the function does.
+        asks = any(e.primitive.name in CALLS for e in jax_compat.equations_in(closed))
+        if not asks and (not is_plain([given, out]) or count_equations(closed) < _FEWEST):
             return None
     if inside and traced and not inspect.isroutine(function):
         return None  # layers that are mapped inside a mapped model: as batched calls they share functions
