@@ -252,12 +252,17 @@ class TreeMap:
         self.own_result = own_result
         self.selected = selected
 
+    def columns(self, inputs: Sequence[T]) -> list[Sequence[T]]:
+        """The leaves of each tree, of the equation's inputs."""
+        count = len(self.turns)
+        return [inputs[tree * count : (tree + 1) * count] for tree in range(self.trees)]
+
     def given(self, equation: Equation) -> list[Atom | None]:
         """The leaves of the tree that the equation of this callee gives."""
         if self.selected is None:
             return list(equation.outputs)
-        first = self.selected.kept * len(self.turns)
-        return [equation.inputs[first + i] if o is None else o for i, o in enumerate(equation.outputs)]
+        kept = self.columns(equation.inputs)[self.selected.kept]
+        return [kept[i] if o is None else o for i, o in enumerate(equation.outputs)]
 
     def arguments(self, inputs: Sequence[T], turn: int) -> list[T]:
         """Which of the equation's inputs go to one turn."""

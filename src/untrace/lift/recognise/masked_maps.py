@@ -26,7 +26,7 @@ def complete_maps(equations: Sequence[Equation]) -> list[Equation]:
         if type(equation.callee) is TreeMap:
             later = {o for e in found[at:] for o in e.outputs}
             whole = {column for column in _whole(found[:at], maps) if later.isdisjoint(column)}
-            for column in [c for other in maps for c in columns_of(other)]:
+            for column in [c for other in maps for c in _columns(other)]:
                 new = _completed(equation, column, whole)
                 if new is not None:
                     found[at] = new
@@ -34,17 +34,15 @@ def complete_maps(equations: Sequence[Equation]) -> list[Equation]:
     return found
 
 
-def columns_of(equation: Equation) -> list[_Column]:
+def _columns(equation: Equation) -> list[_Column]:
     """The leaves of each tree that a map goes through."""
-    callee = callee_of(equation, TreeMap)
-    count = len(callee.turns)
-    return [tuple(equation.inputs[i * count : (i + 1) * count]) for i in range(callee.trees)]
+    return list(map(tuple, callee_of(equation, TreeMap).columns(equation.inputs)))
 
 
 def _whole(equations: Sequence[Equation], maps: Sequence[Equation]) -> Iterator[_Column]:
     """All leaves of trees that these equations give, and of those that maps go through."""
     for equation in maps:
-        yield from columns_of(equation)
+        yield from _columns(equation)
     for equation in equations:
         if type(equation.callee) is TreeMap:
             yield tuple(equation.callee.given(equation))
@@ -58,7 +56,7 @@ def _completed(equation: Equation, column: _Column, whole: set[_Column]) -> Equa
     number: dict[Atom | None, int] = {output: i for i, output in enumerate(equation.outputs)}
     if len(column) <= len(number) or not number.keys() <= set(column):
         return None
-    own = columns_of(equation)
+    own = _columns(equation)
     if any(type(a) is not Value for a in equation.inputs):
         return None
     turns = [number.get(a) for a in column]

@@ -88,7 +88,7 @@ def _in_order(equations: Sequence[Equation], function: Function) -> list[Equatio
         count = len(equation.callee.turns)
         outputs = equation.outputs
         wanted = taken.get(frozenset(outputs)) or places
-        columns = [equation.inputs[i * count : (i + 1) * count] for i in range(equation.callee.trees)]
+        columns = equation.callee.columns(equation.inputs)
         if all(o in wanted for o in outputs) and not any(params.issuperset(c) for c in columns):
             order = sorted(range(count), key=[wanted[o] for o in outputs].__getitem__)
             if order != list(range(count)):
@@ -102,7 +102,7 @@ def _in_order(equations: Sequence[Equation], function: Function) -> list[Equatio
 
 def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
     callee, count = callee_of(equation, TreeMap), len(order)
-    columns = [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
+    columns = callee.columns(equation.inputs)
     turns = [callee.turns[i] for i in order]
     inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
     known = callee.function, callee.result, callee.own, callee.own_result
@@ -164,8 +164,7 @@ def _joined(first: Equation, second: Equation, tree: int) -> Equation:
     shared: list[Any] = []
     for equation, without in ((second, tree), (first, -1)):
         callee = callee_of(equation, TreeMap)
-        for i in range(callee.trees):
-            column = equation.inputs[i * count : (i + 1) * count]
+        for i, column in enumerate(callee.columns(equation.inputs)):
             if i != without and not any(all(map(operator.is_, column, c)) for c in columns):
                 columns.append(column)
                 names.append(callee.names[i] if i < len(callee.names) and callee.names[i] not in names else None)

@@ -169,9 +169,7 @@ def _places_in_entry(
         if type(callee) is not TreeMap or structure is None or not is_simple(structure.example):
             continue
         nodes = _nodes(structure.example)
-        count = len(callee.turns)
-        for column in range(callee.trees):
-            values = equation.inputs[column * count : (column + 1) * count]
+        for values in callee.columns(equation.inputs):
             for value, way in zip(values, structure.ways, strict=True):
                 if type(value) is Value:
                     yield value, _Place(("map", tuple(values)), way, nodes)

@@ -22,7 +22,7 @@ from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_given
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Step, last_word, reach_nodes
+from untrace.module.access_paths import Step, last_word
 from untrace.module.interface.put_together import inner_nodes, rebuilt
 from untrace.module.known_trees import Key, Structure, Trees, key_of, plain_type, same_structure
 from untrace.module.local_calls import placed
@@ -84,14 +84,11 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
 
 def _given_by(equations: Sequence[Equation]) -> dict[Key, Structure]:
     """The trees that loops and calls will have given, and their parts."""
-    found: dict[Key, Structure] = {}
+    given = Trees()
     for equation in equations:
         for example, leaves in trees_given(equation):
-            for way, node, ways, start in reach_nodes(example) or ():
-                if len(ways) > 1:
-                    structure = Structure(node, tuple([w[len(way) :] for w in ways]))
-                    found[key_of(leaves[start : start + len(ways)])] = structure
-    return found
+            given.add(Name("given"), example, leaves)
+    return {key: structure for key, (_, structure) in given.by_leaves.items()}
 
 
 def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Structure]) -> dict[Equation, Structure]:
@@ -106,13 +103,14 @@ def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Stru
         for equation in maps:
             if equation in found:
                 continue
-            given_by_it = callee_of(equation, TreeMap).given(equation)
-            keys = [key_of(column) for column in [*_columns(equation), given_by_it]]
+            callee = callee_of(equation, TreeMap)
+            given_by_it, columns = callee.given(equation), callee.columns(equation.inputs)
+            keys = [key_of(column) for column in [*columns, given_by_it]]
             if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
                 continue  # leaves of a tree, but not all of it, or in another order
             structure = next((known[k] for k in keys if k in known), None)
             if structure is None and guessing:
-                guesses = (_like_an_argument(trees, leaves) for leaves in (_columns(equation)[0], given_by_it))
+                guesses = (_like_an_argument(trees, leaves) for leaves in (columns[0], given_by_it))
                 structure = next(filter(None, guesses), None)
             if structure is not None:
                 if any(k in known and not same_structure(structure.example, known[k].example) for k in keys):
@@ -134,12 +132,6 @@ def _like_an_argument(trees: Trees, leaves: Sequence[Any]) -> Structure | None:
         if trees.arguments.issuperset(key) and [plain_type(x) for x in jax.tree.leaves(structure.example)] == wanted:
             return structure
     return None
-
-
-def _columns(equation: Equation) -> list[Sequence[Any]]:
-    callee = callee_of(equation, TreeMap)
-    count = len(callee.turns)
-    return [equation.inputs[i * count : (i + 1) * count] for i in range(callee.trees)]
 
 
 # ---------------------------------------------------------------- the function for one leaf
@@ -219,7 +211,9 @@ def write_map(w: Any, equation: Equation) -> None:
     callee = callee_of(equation, TreeMap)
     structure = w.structures[equation]
     w.module.modules.add("jax")
-    trees, structure = _outermost(w, [_tree(w, column, structure) for column in _columns(equation)], structure)
+    trees, structure = _outermost(
+        w, [_tree(w, column, structure) for column in callee.columns(equation.inputs)], structure
+    )
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
     name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
     if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
