@@ -21,6 +21,7 @@ from outline_programs import (
     two_results,
 )
 from programs import program_of
+from work import lines_run
 
 import untrace
 from untrace._identifiers import snake_case
@@ -237,23 +238,13 @@ def test_no_source_is_needed():
     assert functions_of(source) == ["inner", "outer"]
 
 
-def _seconds_to_outline(count: int) -> float:
-    import time
+def test_the_work_is_linear():
+    def work(count):
+        program = program_for(many_layers, ({"layers": [layer(seed=0)] * count}, X))
+        return lines_run(lambda: outline(program))
 
-    args = ({"layers": [layer(seed=0)] * count}, X)
-    best = float("inf")
-    for _ in range(2):  # processor time, the better of two: other work must not decide
-        program = program_for(many_layers, args)
-        start = time.process_time()
-        outline(program)
-        best = min(best, time.process_time() - start)
-    return best
-
-
-def test_time_is_linear():
-    """Eight times the equations take eight times as long, give or take a factor of two and a half."""
-    _seconds_to_outline(10)
-    assert _seconds_to_outline(800) < 20 * _seconds_to_outline(100) + 0.1
+    work(10)
+    assert work(400) < 10 * work(50)
 
 
 def test_the_text_does_not_depend_on_the_hash_seed():
