@@ -410,6 +410,27 @@ def test_a_loop_closes_over_what_a_mapped_function_knows():
     assert "_fwd" not in text and "_bwd" not in text
 
 
+MASK = np.array([[0.0, -1e4, 0.0], [0.0, 0.0, -1e4], [0.0, 0.0, 0.0]], np.float32)
+
+
+def path_score(w, row):
+    masked = w + MASK
+    last, _ = lax.scan(lambda a, x: (jnp.tanh(a @ masked) + x, None), row[0] + MASK[0], row[1:])
+    return last.sum()
+
+
+def test_a_mapped_function_of_a_differentiated_one_knows_arrays():
+    """What both close over is an input of the function that is differentiated, and a constant of that which is mapped."""
+
+    def train(w, rows):
+        loss, grads = jax.value_and_grad(lambda w: jax.vmap(functools.partial(path_score, w))(rows).mean())(w)
+        return w - 0.1 * grads, loss
+
+    text = written(train, jnp.eye(3), jnp.stack([X, 2 * X]))
+    assert "jax.value_and_grad(" in text and "def path_score(" in text
+    assert "lax.dot_general" not in text and "swapaxes" not in text
+
+
 def test_part_of_a_tree():
     tree = {"a": 1, "b": [2, 3], "c": Kept(4, 5, 6)}
     assert part_of_tree(tree, [True] * 6) is tree

@@ -31,6 +31,7 @@ from untrace._trees import is_plain, part_of_tree
 from untrace.capture.calls.derivative_calls import CALLS
 from untrace.ir.signatures import MapSignature
 from untrace.jaxprs.equal.compare import compare, count_equations
+from untrace.jaxprs.equal.values import same_constant
 from untrace.jaxprs.expand.expand import OURS, Expander
 from untrace.provenance.whose import file_kind
 
@@ -250,7 +251,7 @@ class _Folder(jax_compat.JaxprRewriter):
         made_by = {v: i for i, e in enumerate(eqns) for v in e.outvars}
         dead = _dead(eqns, jaxpr.outvars)
         gone: set[int] = set()
-        closed_over = IdentityMap((self._constant[v], v) for v in jaxpr.invars if v in self._constant)
+        closed_over = [(self._constant[v], v) for v in jaxpr.invars if v in self._constant]
         for call in self.calls:
             if closed_over:
                 call = _closing_over(call, closed_over)
@@ -290,7 +291,7 @@ class _Folder(jax_compat.JaxprRewriter):
 
 
 def _constant_inputs(programs: Sequence[Any]) -> dict[Any, Any]:
-    """The inputs of loops and branches that are constants of the program, and their values: JAX takes them out of there."""
+    """The inputs of loops, branches and differentiated functions that are constants of the program, and their values."""
     values: dict[Any, Any] = {}
     several: set[Any] = set()
     seen: set[Any] = set()
@@ -302,14 +303,9 @@ def _constant_inputs(programs: Sequence[Any]) -> dict[Any, Any]:
         seen.add(jaxpr)
         values.update(zip(jaxpr.constvars, consts, strict=False))
         for eqn in jaxpr.eqns:
-            if eqn.primitive.name not in ("scan", "while", "cond"):
-                continue
-            for key, number, place in jax_compat.inner_places(eqn):
-                inner = jax_compat.inner_jaxpr(eqn.params, key, number)
+            for inner, operands in _closed_over(eqn):
                 params = jax_compat.open_jaxpr(inner)[0].invars
-                if eqn.primitive.name == "scan":
-                    place = place[: jax_compat.scan_counts(eqn)[0]]
-                for var, operand in zip(params, (eqn.invars[i] for i in place), strict=False):
+                for var, operand in zip(params, operands, strict=False):
                     value = values.get(operand) if jax_compat.is_variable(operand) else None
                     if values.setdefault(var, value) is not value:
                         several.add(var)
@@ -320,17 +316,40 @@ def _constant_inputs(programs: Sequence[Any]) -> dict[Any, Any]:
     return {var: value for var, value in values.items() if value is not None and var not in several}
 
 
-def _closing_over(call: VmapCall, known: IdentityMap[Any, Any]) -> VmapCall:
+def _closed_over(eqn: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """The jaxprs of a loop, of branches, of what is differentiated, each with operands that are its first inputs all along:
+    JAX and `differentiated` take arrays that it closes over out of there."""
+    if eqn.primitive.name in CALLS:
+        yield eqn.params["jaxpr"], eqn.invars[: eqn.params["derivative"].signature.closed]
+    elif eqn.primitive.name in ("scan", "while", "cond"):
+        for key, number, place in jax_compat.inner_places(eqn):
+            if eqn.primitive.name == "scan":
+                place = place[: jax_compat.scan_counts(eqn)[0]]
+            yield jax_compat.inner_jaxpr(eqn.params, key, number), [eqn.invars[i] for i in place]
+
+
+def _closing_over(call: VmapCall, known: Sequence[tuple[Any, Any]]) -> VmapCall:
     """The call with those constants that it or its function takes as inputs that are inputs of the jaxpr around it."""
-    body, moved = jax_compat.constants_as_inputs(call.body, lambda value: value in known)
-    inputs = [x if jax_compat.is_variable(x) else known.get(x, x) for x in call.inputs]
+
+    def standing_for(value: Any) -> Any:
+        """By its bits: what an author's expression makes (`MASK[0]`) is another array in each trace."""
+        return next((var for other, var in known if other is value or _is_same(other, value)), None)
+
+    body, moved = jax_compat.constants_as_inputs(call.body, lambda value: standing_for(value) is not None)
+    inputs = [x if jax_compat.is_variable(x) or (v := standing_for(x)) is None else v for x in call.inputs]
     return dataclasses.replace(
         call,
         body=body,
-        inputs=[*(known[value] for value in moved), *inputs],
+        inputs=[*map(standing_for, moved), *inputs],
         in_axes=(*(None for _ in moved), *call.in_axes),
         signature=dataclasses.replace(call.signature, closed=call.signature.closed + len(moved)),
     )
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    if any(map(jax_compat.is_tracer, (left, right))) or type(right) is jax_compat.LITERAL_TYPE:
+        return False
+    return same_constant(left, jax_compat.typeof(left), right, jax_compat.typeof(right))
 
 
 def _dead(eqns: Sequence[Any], outvars: Sequence[Any]) -> set[int]:

@@ -12,7 +12,7 @@ from typing import Any
 from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
 from untrace.lift.adjoint.cotangents import d
-from untrace.lift.naming import words
+from untrace.lift.naming import inner, words
 from untrace.lift.outline import pieces
 from untrace.lift.outline.accesses import accesses, arguments_of
 from untrace.lift.outline.call_names import function_name, own_parameters, owner_of_call, snake_case
@@ -66,7 +66,7 @@ class FunctionNames(ABC):
             return value.hint
         frames = self._frames_inside(piece, value)
         changed = name_of_changed(frames[0]) if frames and frames[0].library else None
-        return changed or pieces.name_inside(frames, value.hint)
+        return changed or pieces.name_inside(frames, value.hint, self._part(piece, value))
 
     def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
         """The frames of the equation that makes `value`, from the called function inwards."""
@@ -78,7 +78,13 @@ class FunctionNames(ABC):
 
     def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
         """Where in what the function of `piece` returns `value` stands; None where that is not known."""
-        return pieces.returned(self._frames_inside(piece, value))
+        return pieces.returned(self._frames_inside(piece, value), self._part(piece, value))
+
+    def _part(self, piece: Piece, value: Value) -> pieces.Way:
+        """Where `value` stands in that of the expression that makes it: `()` where it is all of it, or nobody knows."""
+        maker = piece.maker(piece.scan.equations, value)
+        places = inner.places(maker) if maker is not None and len(maker.outputs) > 1 else None
+        return () if maker is None or places is None else places[maker.outputs.index(value)] or ()
 
     def _name_in_caller(self, piece: Piece, value: Value) -> str | None:
         """What the caller calls a value that the call gives back."""
@@ -172,7 +178,7 @@ class FunctionNames(ABC):
         outside = {result.hint for result in results}
         for value in piece.values:
             if value.hint in outside and value not in results:
-                inside = pieces.name_inside(self._frames_inside(piece, value), None)
+                inside = pieces.name_inside(self._frames_inside(piece, value), None, self._part(piece, value))
                 if inside is not None and inside != value.hint:
                     maker = piece.maker(piece.scan.equations, value)
                     stock = inside in words.STOCK and maker is not None

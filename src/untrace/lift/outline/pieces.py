@@ -237,9 +237,11 @@ def _order_of(way: Way) -> tuple[int, ...] | None:
 # ---------------------------------------------------------------- the author's names
 
 
-def returned(frames: Sequence[Frame]) -> Way | None:
-    """Where in what the first frame's function returns the value of the last frame stands; None where it does not."""
-    way: Way = ()
+def returned(frames: Sequence[Frame], way: Way = ()) -> Way | None:
+    """Where in what the first frame's function returns a part of the value of the last frame stands; None where it does not.
+
+    way: where the part stands in that value.
+    """
     for frame in reversed(frames):
         climb = climbed(frame, way)
         if not climb.returned:
@@ -248,9 +250,8 @@ def returned(frames: Sequence[Frame]) -> Way | None:
     return way if frames else None
 
 
-def name_inside(frames: Sequence[Frame], otherwise: str | None) -> str | None:
-    """What the first frame's function itself calls a value that it gives back: not the name that it has outside."""
-    way: Way = ()
+def name_inside(frames: Sequence[Frame], otherwise: str | None, way: Way = ()) -> str | None:
+    """What the first frame's function itself calls a value that it gives back: not the name that it has outside. way: as above."""
     for frame in reversed(frames):
         climb = climbed(frame, way)
         strong = [t for t in climb.targets if t.strong and not t.path and t.name.strip("_")]
