@@ -15,9 +15,17 @@ import untrace
 
 KEPT = {
     "arm_ik": "axis_angle_to_matrix chain forward_kinematics iterate pose_error residual rotation_log skew",
+    "beam_search": "body cond decode_one layer length_penalty rms_norm translate",
     "cma_es": "ask generation keep_going rastrigin run",
+    "crf_tagger": (
+        "crf_log_partition crf_path_score emissions forward length_mask mean_nll step train_step viterbi_decode"
+    ),
     "dqn_cartpole": "act double_q_loss env_step learn q_values select skip step_env train",
     "equinox_vae": "body gaussian_kl negative_elbo sample train",
+    "gaussian_mixture": (
+        "component_log_prob covariance e_step fit init_params iterate kmeans_plusplus log_sum_exp m_step not_done "
+        "one_restart pick run_em sq_distances"
+    ),
     "hmm_baum_welch": (
         "backtrack backward_pass baum_welch_step e_step emission_log_probs forward_pass m_step max_product "
         "smooth step viterbi"
@@ -37,13 +45,24 @@ KEPT = {
     ),
     "navier_stokes": "diagnose make_grid make_rhs rhs rk4_step save_interval simulate velocity_from_vorticity",
     "nerf": "apply_nerf composite dense loss_fn positional_encoding render_rays stratified_depths train_step",
+    "particle_filter": (
+        "bootstrap_filter effective_sample_size estimate_log_likelihood expectation keep log_observation resample "
+        "resample_if_needed reweight sample_initial sample_transition step systematic_ancestors weighted_quantiles"
+    ),
     "sinkhorn_implicit": (
         "dual_potentials dual_potentials_bwd dual_potentials_fwd keep_going log_plan marginal_residual "
         "objective softmin squared_euclidean step update"
     ),
+    "spiking_lif": "adam_update alif_step loss_fn readout_step run_network spike step train_step",
     "unet_denoiser": "cosine_alpha_bar diffuse f loss_fn min_snr_weight sinusoidal_embedding train_step",
 }
-LIBRARIES = {"dqn_cartpole": "optax", "nerf": "optax", "equinox_vae": "equinox", "unet_denoiser": "flax"}
+LIBRARIES = {
+    "crf_tagger": "optax",
+    "dqn_cartpole": "optax",
+    "nerf": "optax",
+    "equinox_vae": "equinox",
+    "unet_denoiser": "flax",
+}
 # What was handed over is a `jax.vmap`, which is written out with all that is in it.
 HANDED_OVER = {"arm_ik"}
 TRANSFORMS = ("jax.grad(", "jax.value_and_grad(", "jax.vjp(", "jax.jacfwd(", "jax.hessian(", "filter_value_and_grad(")
