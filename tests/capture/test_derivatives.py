@@ -49,6 +49,26 @@ def test_values_that_are_used_more_than_once(transform):
     assert f"jax.{transform.__name__}(gated)(params, x, y)" in text, text
 
 
+def last_position(masses, positions):
+    """Differences of pairs, of which each position has two cotangents: after that of what it is used in later."""
+
+    def move(positions, _):
+        offsets = positions[None, :, :] - positions[:, None, :]
+        inverse = 1.0 / (jnp.sum(offsets**2, axis=-1) + 1.0) ** 1.5
+        return positions + 0.1 * jnp.einsum("ij,ijd,j->id", inverse, offsets, masses), None
+
+    final, _ = lax.scan(move, positions, length=5)
+    return jnp.sum(final**2)
+
+
+def test_differences_of_pairs():
+    def sensitivity(masses, positions):
+        return 2.0 * jax.grad(last_position)(masses, positions)
+
+    text = written(sensitivity, X[:, 0], X, level="jaxpr")
+    assert "jax.grad(last_position)(masses, positions)" in text and "positions[None] - positions[:, None]" in text, text
+
+
 def test_an_edit_of_the_loss_changes_what_is_trained():
     text = written(step, PARAMS, X, Y)
     edited = text.replace("error**2", "jnp.abs(error)")

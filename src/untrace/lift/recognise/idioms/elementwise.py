@@ -38,9 +38,12 @@ _UNARY = {
 _PREPARED = ("broadcast_in_dim", "convert_element_type", "reshape")
 
 
-def operands(m: Matcher, atom: Any, anchor: Equation) -> list[Any]:
+def operands(m: Matcher, atom: Any, anchor: Equation, leads: bool = True) -> list[Any]:
     """What a person may have written where `atom` is an operand of `anchor`: as far back as `jnp` itself can have
-    prepared it, unless it is known that the person did (`x[:, None] + y`)."""
+    prepared it, unless it is known that the person did (`x[:, None] + y`).
+
+    leads: whether that is so of axes in front as well, wherever they come from.
+    """
     found = [atom]
     for _ in range(2):
         if type(atom) is Literal:
@@ -51,11 +54,18 @@ def operands(m: Matcher, atom: Any, anchor: Equation) -> list[Any]:
         inner = before.inputs[0]
         if type(inner) is Literal and before.callee.name == "reshape":
             break
-        if not (_only_leads(before) or m.same_call(before, anchor)):
+        if not (leads and _only_leads(before) or m.same_call(before, anchor)):
             break
         found.insert(0, inner)
         atom = inner
     return found
+
+
+def _root(m: Matcher, atom: Any) -> Any:
+    """What an operand is a broadcast of."""
+    while type(atom) is not Literal and (before := m.producer(atom, "broadcast_in_dim")) is not None:
+        atom = before.inputs[0]
+    return atom
 
 
 def _only_leads(equation: Equation) -> bool:
@@ -74,6 +84,9 @@ def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if type(left) is Literal and type(right) is Literal:
         return
     lefts, rights = operands(m, left, equation), operands(m, right, equation)
+    if _root(m, left) is _root(m, right):
+        # `x[None] - x[:, None]` says all axes, as its author did; a derivative adds what the two give in that order.
+        lefts, rights = operands(m, left, equation, leads=False), operands(m, right, equation, leads=False)
     for path in paths:
         for a in lefts:
             for b in rights:
