@@ -159,6 +159,6 @@ def _histogram(flat: np.ndarray, least: float, most: float) -> tuple[int, ...]:
     for piece in _pieces(flat):
         wide = np.abs(piece).astype(np.float64) if piece.dtype.kind == "c" else piece.astype(np.float64)
         wide = wide[np.isfinite(wide)]
-        places = np.clip((wide - least) * (_BINS / width), 0, _BINS - 1).astype(np.int64)
+        places = np.clip((wide - least) / width * _BINS, 0, _BINS - 1).astype(np.int64)
         counts += np.bincount(places, minlength=_BINS)
     return tuple(counts.tolist())

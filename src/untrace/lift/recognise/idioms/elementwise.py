@@ -85,8 +85,9 @@ def _binary(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     lefts, rights = operands(m, left, equation), operands(m, right, equation)
     if _root(m, left) is _root(m, right):
-        # `x[None] - x[:, None]` says all axes, as its author did; a derivative adds what the two give in that order.
-        lefts, rights = operands(m, left, equation, leads=False), operands(m, right, equation, leads=False)
+        # `x[None] - x[:, None]` as its author wrote it: without the first index that of the second comes first, and a
+        # derivative adds what the two give in that order.
+        lefts = operands(m, left, equation, leads=False)
     for path in paths:
         for a in lefts:
             for b in rights:
