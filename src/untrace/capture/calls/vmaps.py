@@ -330,17 +330,19 @@ def _closed_over(eqn: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 def _closing_over(call: VmapCall, known: Sequence[tuple[Any, Any]]) -> VmapCall:
     """The call with those constants that it or its function takes as inputs that are inputs of the jaxpr around it."""
-
-    def standing_for(value: Any) -> Any:
-        """By its bits: what an author's expression makes (`MASK[0]`) is another array in each trace."""
-        return next((var for other, var in known if other is value or _is_same(other, value)), None)
-
-    body, moved = jax_compat.constants_as_inputs(call.body, lambda value: standing_for(value) is not None)
-    inputs = [x if jax_compat.is_variable(x) or (v := standing_for(x)) is None else v for x in call.inputs]
+    # By their bits: what an author's expression makes (`MASK[0]`) is another array in each trace.
+    arrays = [*jax_compat.open_jaxpr(call.body)[1], *(x for x in call.inputs if not jax_compat.is_variable(x))]
+    standing_for: IdentityMap[Any, Any] = IdentityMap()
+    for array in arrays:
+        var = next((var for other, var in known if other is array or _is_same(other, array)), None)
+        if var is not None:
+            standing_for[array] = var
+    body, moved = jax_compat.constants_as_inputs(call.body, lambda value: value in standing_for)
+    inputs = [x if jax_compat.is_variable(x) else standing_for.get(x, x) for x in call.inputs]
     return dataclasses.replace(
         call,
         body=body,
-        inputs=[*map(standing_for, moved), *inputs],
+        inputs=[*(standing_for[array] for array in moved), *inputs],
         in_axes=(*(None for _ in moved), *call.in_axes),
         signature=dataclasses.replace(call.signature, closed=call.signature.closed + len(moved)),
     )
