@@ -68,6 +68,33 @@ def test_the_author_s_words_for_sizes():
     assert "batch, length, dim = x.shape" in d.source and "f32[batch,length," in d.source, d.source
 
 
+def test_a_size_has_its_word_in_rules_and_bodies():
+    """Functions that are no calls of the program bind the sizes that they need, or see those around them."""
+
+    @jax.custom_vjp
+    def whitened(x):
+        rows, width = x.shape
+        return x @ jnp.linalg.inv(x.T @ x + rows * jnp.eye(width))
+
+    def forward(x):
+        return whitened(x), x
+
+    def backward(x, cotangent):
+        rows, width = x.shape
+        return (cotangent @ jnp.eye(width) / rows + jnp.zeros((rows, width)),)
+
+    whitened.defvjp(forward, backward)
+
+    def descended(x):
+        rows = x.shape[0]
+        return lax.scan(lambda y, _: (y - 0.1 * rows * jax.grad(lambda z: whitened(z).sum())(y), None), x, None, 3)[0]
+
+    d = written(descended, f32(5, 3))
+    assert "x: f32[n,m]" in d.source or "x: f32[rows,width]" in d.source, d.source
+    for other in (f32(5, 3), f32(8, 4)):
+        np.testing.assert_array_equal(jax.jit(d)(other), jax.jit(descended)(other))
+
+
 def test_a_loop_over_a_size_stays_what_it_is():
     def unrolled(x):
         total = 0.0

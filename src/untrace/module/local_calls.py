@@ -323,11 +323,9 @@ def _definition(
         w.sizes.words = body.facts.size_words
         w.sizes.is_open = True
     w.packs = [packs[i] for i in range(len(layout.packs))]
-    start = len(w.statements)
     w.equations(body.equations, body.results)
     given = tree_carries.returned(w, body) or result_trees.returned(w, body) or packed.returned(w, body)
     if w.sizes is not None:
-        w.statements[start:start] = w.sizes.prologue()
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
         module.sizes_of[body] = tuple(w.sizes.parameters)
     w.statements.append(Return(given))

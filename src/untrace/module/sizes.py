@@ -192,15 +192,30 @@ class Sizes:
         way = self._way(size, locals_too=True)
         if way is None or size not in self.names:
             return way
+        return self._bind(size, way)
+
+    def _bind(self, size: int, way: Expr) -> Name:
+        """The author's word for a size that a variable tells: here and now, for in front of everything that is not there yet."""
         name = self._name(size)
-        self._bound.add(size)  # here and now: in front of everything the variable is not there yet
-        self.w.statements.append(Assign([name.id], way))
+        if name is self._named.get(size):  # of no function around this one
+            self._bound.add(size)
+            self.w.statements.append(Assign([name.id], way))
         return name
 
     def _name(self, size: int) -> Name:
-        """The author's word for a size, from here on."""
+        """The author's word for a size, from here on: that of a function around this one, where that is given the size."""
+        around = self.outer._given(size) if self.outer is not None else None
+        if around is not None:
+            return around
         name = self._named[size] = Name(self.w.scope.fresh(identifier(self.names[size], "size")))
         return name
+
+    def _given(self, size: int) -> Name | None:
+        """The name of a size that the parameters tell, of this function or of one around it."""
+        around = self.outer._given(size) if self.outer is not None else None
+        if around is not None or size in self._named:
+            return around or self._named[size]
+        return self._name(size) if any(base == size for base, _, _ in self._dimensions()) else None
 
     # ------------------------------------------------------------ arithmetic
 
@@ -226,7 +241,9 @@ class Sizes:
         """One dimension, by the author's name where there is one."""
         if size in self._named:
             return self._named[size]
-        return self._name(size) if size in self.names else self._shape(value, axis)
+        if size not in self.names:
+            return self._shape(value, axis)
+        return self._name(size) if value in self.w.sized else self._bind(size, self._shape(value, axis))
 
     def _way(self, size: int, locals_too: bool = False) -> Expr | None:
         known = self._dimensions(locals_too)
@@ -256,6 +273,7 @@ class Sizes:
         """The statements that bind the names that were used: `batch, length, _ = x.shape`."""
         given = set(self.parameters.values())
         named = {s: name for s, name in self._named.items() if name not in given and s not in self._bound}
+        self._bound.update(named)
         statements: list[Statement] = []
         by_value: dict[Value, dict[int, Name]] = {}
         rest: list[tuple[int, Name]] = []

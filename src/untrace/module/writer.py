@@ -211,6 +211,8 @@ class FunctionWriter:
         """This writer, whose function can name what is in the function around it."""
         self.outer = outer
         self.trees.outer = outer.trees
+        if self.sizes is not None:
+            self.sizes.outer = outer.sizes
         return self
 
     def is_inside(self, other: FunctionWriter) -> bool:
@@ -222,10 +224,7 @@ class FunctionWriter:
 
     def nested(self) -> FunctionWriter:
         """A writer for a function inside this one, which sees this one's variables."""
-        made = type(self)(self.module, Scope(self.scope)).inside(self)
-        if made.sizes is not None:
-            made.sizes.outer = self.sizes
-        return made
+        return type(self)(self.module, Scope(self.scope)).inside(self)
 
     def previous(self, atom: Atom) -> Equation | None:
         """The equation just before this one, where it computes `atom` and nothing else uses it."""
@@ -383,6 +382,12 @@ class FunctionWriter:
 
     def equations(self, equations: Sequence[Equation], results: Sequence[Atom] = ()) -> None:
         """Appends the statements of `equations`; `results` are the atoms that the function returns."""
+        start = len(self.statements)
+        self._equations(equations, results)
+        if self.sizes is not None:
+            self.statements[start:start] = self.sizes.prologue()
+
+    def _equations(self, equations: Sequence[Equation], results: Sequence[Atom]) -> None:
         if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
             equations = self.settled(equations)
         if self.result_example is not None:

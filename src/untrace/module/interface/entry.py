@@ -112,12 +112,9 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     if w.sizes is not None:
         w.sized.extend(function.params)
         w.sizes.names = {**w.sizes.names, **function.facts.size_names}
-    start = len(w.statements)
     if module.idiomatic:
         module.entry, w.result_example = function, entry.result
     w.equations(function.equations, function.results)
-    if w.sizes is not None:
-        w.statements[start:start] = w.sizes.prologue()
     result = _result(module, w, entry, program)
     w.statements.extend(result.statements)
     w.statements.append(Return(_returned(module, w.statements, result.value)))
