@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from typing import NamedTuple
 
 import jax
@@ -248,3 +249,58 @@ def test_a_loop_that_is_a_function_of_its_author_s_stays_one():
     source = untrace.decompile(trained)(*args).source
     assert "def rollout(params, position, velocity):" in source, source
     assert "(rollout(params, position, velocity) - target)" in source, source
+
+
+def adam(grads, state, params, *, rate):
+    count = state["count"] + 1
+
+    def leaf(g, m, p):
+        m = 0.9 * m + 0.1 * g
+        return p - rate * m / (1.0 - 0.9**count), m
+
+    pairs = [leaf(*leaves) for leaves in zip(*map(jax.tree.leaves, (grads, state["m"], params)), strict=True)]
+    structure = jax.tree.structure(params)
+    new, m = (structure.unflatten([pair[i] for pair in pairs]) for i in range(2))
+    return new, {"m": m, "count": count}
+
+
+def adam_step(params, state, x):
+    grads = jax.grad(lambda p: jnp.sum(jnp.sin(x @ p["a"]) @ p["b"] + p["c"]["d"]))(params)
+    return adam(grads, state, params, rate=0.1 * x[0, 0])
+
+
+def test_trees_that_nobody_takes_apart_by_name_are_seen():
+    """`jax.tree.leaves` leaves no keys in the source: what was passed for what is known from the call."""
+    params = {"a": small(4, 4), "b": small(4), "c": {"d": small(3)}}
+    state = {"m": jax.tree.map(jnp.zeros_like, params), "count": jnp.int32(0)}
+    source = untrace.decompile(adam_step)(params, state, small(3, 4)).source
+    assert "def adam(grads, state, params, rate):" in source, source
+    assert "adam(grads, state, params, " in source, source
+
+
+def rotated(matrix, state, axis):
+    turned = jnp.tensordot(matrix, state, axes=(1, axis))
+    return jnp.moveaxis(turned / (1.0 + jnp.abs(turned)), 0, axis)
+
+
+def circuit(matrix, state):
+    gates = [functools.partial(rotated, matrix, axis=axis) for axis in (0, 1, 0, 2)]
+    return functools.reduce(lambda value, gate: gate(state=value), gates, state)
+
+
+def test_what_a_partial_function_is_called_with_is_seen():
+    """`functools.reduce` and `functools.partial` call from C: no statement says what is passed."""
+    source = untrace.decompile(circuit)(small(2, 2), small(2, 2, 2)).source
+    definitions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    found = [[a.arg for a in d.args.args] for d in definitions if "rotated" in d.name]
+    assert found == [["matrix", "state"]] * 3, source
+
+
+def attend(params, path, x):
+    return jax.nn.softmax(x @ params[f"{path}/query"] @ (x @ params[f"{path}/key"]).T) @ x
+
+
+def test_calls_that_differ_in_a_key_take_what_they_have_in_common():
+    params = {f"{block}/{name}": small(4, 4) for block in ("a", "b") for name in ("query", "key")}
+    source = untrace.decompile(lambda p, x: attend(p, "b", jnp.tanh(attend(p, "a", x))))(params, small(3, 4)).source
+    assert source.count("def attend") == 1, source

@@ -31,6 +31,7 @@ from untrace.ir.nodes import Program, SizeNumbers
 from untrace.jaxprs.equal.compare import compare
 from untrace.jaxprs.expand.expand import Expander
 from untrace.provenance import syntax
+from untrace.provenance.call_records import CallRecords
 from untrace.provenance.sites import Provenance
 
 
@@ -210,7 +211,7 @@ def trace(
         with jax_compat.intercepted_questions(asked.add):
             return jax.make_jaxpr(whole, return_shape=True)(*dynamic_args, **dynamic_kwargs)
 
-    bodies, checkpoints = Bodies(), Checkpoints()
+    bodies, checkpoints, calls = Bodies(), Checkpoints(), CallRecords()
     vmaps: Sequence[VmapCall] = ()
     taken: list[str] = []  # derivatives that it asks for
     outermost = derivatives == "called"
@@ -234,6 +235,7 @@ def trace(
             undisturbed(),
             fresh(),
             noted_bodies(bodies),
+            calls.noted(),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
             noted_derivatives(outermost) as taken,
@@ -248,6 +250,7 @@ def trace(
             contextlib.suppress(Exception),
             jax_compat.fresh_caches()(),
             noted_bodies(bodies),
+            calls.noted(),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
             called_derivatives(outermost, tuple(refused), classes_in((args, kwargs, out_example))) as found,
@@ -265,6 +268,7 @@ def trace(
         with (
             undisturbed(),
             noted_bodies(bodies),
+            calls.noted(),
             noted_checkpoints(checkpoints),
             noted_vmaps() as vmaps,
             noted_derivatives(outermost) as taken,
@@ -310,6 +314,7 @@ def trace(
         bodies=bodies,
         checkpoints=checkpoints,
         caches=caches,
+        provenance=Provenance(calls),
         asked=frozenset(asked),
         asked_all=caches is not contextlib.nullcontext
         or reused is not None

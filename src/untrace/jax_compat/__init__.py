@@ -136,6 +136,9 @@ from untrace.jax_compat.provenance import (
     user_line,
     with_marks,
     with_source_of,
+    intercepted_sources,
+    looks_for_leaks,
+    origin_of,
 )
 from untrace.jax_compat.public_paths import (
     VALUE_WRITERS,

@@ -386,3 +386,52 @@ def inside_jit(closed: Any) -> Any:
     if list(eqn.invars) != list(jaxpr.invars) or list(eqn.outvars) != list(jaxpr.outvars):
         return closed
     return inside_jit(eqn.params["jaxpr"])
+
+
+@contextlib.contextmanager
+def intercepted_sources(see: Callable[[Any], None]) -> Iterator[None]:
+    """Calls `see(traceback)` each time that JAX asks where an equation is made, or something else that is traced.
+
+    Source: `current`, jax/_src/source_info_util.py, which every trace asks.
+    """
+    from jax._src import source_info_util
+
+    util: Any = source_info_util  # of which a function is replaced
+    before = util.current
+
+    def current() -> Any:
+        info = before()
+        see(info.traceback)
+        return info
+
+    util.current = current
+    try:
+        yield
+    finally:
+        util.current = before
+
+
+def looks_for_leaks() -> bool:
+    """Whether JAX checks that nothing holds the tracers of a function that it has left."""
+    import jax
+
+    return bool(getattr(jax.config, "jax_check_tracer_leaks", False))
+
+
+def origin_of(tracer: Any) -> tuple[Any, Any]:
+    """(the variable of the jaxpr being traced that a tracer stands for, the traceback of the equation that made it), also for
+    one of a mapped or differentiated function; None for what there is not.
+
+    Source: `DynamicJaxprTracer`, `BatchTracer`, `JVPTracer`, `LinearizeTracer` in jax/_src/interpreters.
+    """
+    from jax._src.interpreters import ad, batching, partial_eval
+
+    while not isinstance(tracer, partial_eval.DynamicJaxprTracer):
+        if isinstance(tracer, batching.BatchTracer):
+            tracer = tracer.val
+        elif isinstance(tracer, (ad.JVPTracer, ad.LinearizeTracer)):
+            tracer = tracer.primal
+        else:
+            return None, None
+    info = tracer._line_info
+    return tracer.val, info.traceback if info is not None else None

@@ -27,6 +27,7 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.provenance import bytecode, syntax
+from untrace.provenance.call_records import CallRecords
 from untrace.provenance.whose import INSIDE, NAMING, kind_of_code, tells
 
 Position = tuple[Any, Any, Any, Any]  # line, end line, column, end column
@@ -197,9 +198,13 @@ _Chain = tuple[tuple[Frame, ...], tuple[tuple[CodeType, int], ...], bool, Mappin
 
 
 class Provenance:
-    """Reads sites; caches per traceback, which equal calls share. One for a Program: it keeps code objects alive."""
+    """Reads sites; caches per traceback, which equal calls share. One for a Program: it keeps code objects alive.
 
-    def __init__(self) -> None:
+    `calls`: those of the author's functions that were seen while the program was traced.
+    """
+
+    def __init__(self, calls: CallRecords | None = None) -> None:
+        self.calls = calls or CallRecords()
         self._chains: dict[Any, _Chain] = {}
         self._sites: dict[Any, Site] = {None: NOWHERE}  # by equation: every pass asks for them
         self._by_key: dict[Any, Site] = {}

@@ -11,6 +11,7 @@ end, they are one more run of the same calls.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from types import CodeType
@@ -20,6 +21,7 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace.ir.nodes import Equation, Scan
 from untrace.provenance import bytecode
+from untrace.provenance.call_records import CallRecord
 from untrace.provenance.sites import Frame, Provenance, Site
 
 _STRAYS = 3  # so many equations in a row that come from elsewhere are no call yet
@@ -72,6 +74,10 @@ def _mirrored(call: Call) -> Call:
     return call
 
 
+def _traceback(equation: Equation) -> Any:
+    return jax_compat.equation_source(equation.origin)[0]
+
+
 class _Reader:
     def __init__(self, provenance: Provenance, backward: bool, own: Container[Equation]):
         self.provenance = provenance
@@ -115,6 +121,7 @@ class _Reader:
         before: Any = None
         chain: Sequence[Frame] = ()
         waiting: list[int] = []  # equations from nowhere, which belong to whatever goes on around them
+        traced: IdentityMap[Any, None] = IdentityMap()  # the tracebacks so far
         for at in places:
             frames = chains[at]
             if not frames:
@@ -122,7 +129,8 @@ class _Reader:
                 continue
             depth = 1  # how many activations go on, the root among them
             if len(frames) > own + 1:
-                depth = max(1, self._shared(chain, frames, before, equations[at]) - own)
+                again = _traceback(equations[at]) in traced and _traceback(equations[at]) is not _traceback(before)
+                depth = max(1, self._shared(chain, frames, before, equations[at], again) - own)
             del stack[depth:]
             stack[-1].items.extend(waiting)
             waiting.clear()
@@ -132,6 +140,7 @@ class _Reader:
                 stack.append(call)
             stack[-1].items.append(at)
             chain, before = frames, equations[at]
+            traced[_traceback(before)] = None
         root.items.extend(waiting)
 
     def _read_backward(
@@ -222,8 +231,18 @@ class _Reader:
                     at -= 1
         return found
 
-    def _shared(self, old: Sequence[Frame], new: Sequence[Frame], before: Any, equation: Equation) -> int:
-        """How many activations two neighbouring equations have in common (1: that of the first frame)."""
+    def _shared(
+        self, old: Sequence[Frame], new: Sequence[Frame], before: Any, equation: Equation, again: bool = False
+    ) -> int:
+        """How many activations two neighbouring equations have in common (1: that of the first frame).
+
+        again: whether JAX has put the equation there once more, of a function that it traced once (`jax.checkpoint`).
+        """
+        if not old:
+            return 0
+        seen, other = self._calls(before, old), self._calls(equation, new)
+        if seen and other and not again:
+            return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(seen, other, strict=False)))
         depth = 0
         for left, right in zip(old, new, strict=False):
             if left.code is not right.code:
@@ -235,15 +254,22 @@ class _Reader:
                 return self._turned(before, equation, depth)
         if len(old) != len(new):
             return depth  # one of them is deeper inside an expression of the other's frame
-        return self._turned(before, equation, depth) if depth else 0
+        return self._turned(before, equation, depth)
+
+    def _calls(self, equation: Equation, frames: Sequence[Frame]) -> Sequence[CallRecord]:
+        """The calls that were seen whose frames these are; () where they were not."""
+        calls = self.provenance.calls.around(_traceback(equation))
+        for start in range(len(calls) - len(frames), -1, -1):
+            inside = calls[start : start + len(frames)]
+            if all(c.code is f.code for c, f in zip(inside, frames, strict=True)):
+                return inside
+        return ()
 
     def _turned(self, before: Equation, equation: Equation, depth: int) -> int:
         """The same for frames that are equal or go back: by all frames, JAX's own among them."""
         # A transposed loop is the last of what JAX makes where it transposes that. JAX's own loops say nothing there.
         closes = type(equation.callee) is Scan and self._is_backward(self.provenance.site(equation.origin))
-        if not closes and (
-            jax_compat.equation_source(before.origin)[0] is jax_compat.equation_source(equation.origin)[0]
-        ):
+        if not closes and _traceback(before) is _traceback(equation):
             return depth  # one call of a jitted function that JAX inlined: all its equations share one traceback
         left, right = self._raw(before), self._raw(equation)
         limit = 0  # how many frames are of the same functions, as far as all those around them are at the same place
@@ -287,7 +313,7 @@ class _Reader:
         return self.provenance.kind(code) in ("user", "library")
 
     def _raw(self, equation: Equation) -> list[tuple[CodeType, int]]:
-        traceback, _ = jax_compat.equation_source(equation.origin)
+        traceback = _traceback(equation)
         if traceback is self._last_raw[0]:  # of two neighbours the second is the first of the next two
             return self._last_raw[1]
         self._last_raw = traceback, self.provenance.raw_frames(traceback)
@@ -303,7 +329,7 @@ class _Reader:
 
     def _gradient_depth(self, equation: Equation, site: Site) -> int:
         """The place in the chain of the frame that asked for the gradient; -1 where that was the whole function's."""
-        traceback, _ = jax_compat.equation_source(equation.origin)
+        traceback = _traceback(equation)
         found = self._depths.get(traceback)
         if found is None:
             count = 0

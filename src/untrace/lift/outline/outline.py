@@ -124,9 +124,9 @@ class Outliner(FunctionNames):
             if shape.kept and self.saved(shape) > _MOST_RESIDUALS:
                 shape.kept = shape.pieces[0].call.callee.code in taken  # else it is taken apart where it is used
         self._name(every)
-        forward = [p for s in every if s.kept for p in s.variants if not p.call.backward]
-        self.made_of = Counter(p.call.callee.code for p in forward)
-        self.accesses = {piece: self._accesses(piece) for piece in forward}  # while the loops' bodies are as they were
+        forward = [s for s in every if s.kept and not s.pieces[0].call.backward]
+        self.made_of = Counter(p.call.callee.code for s in forward for p in s.variants)
+        self.accesses = {piece: known for s in forward for piece, known in self._accesses_of(s)}
         residuals = {param: value for param, (_, value) in self.slices.items()}
         self.program.facts = replace(self.program.facts, residuals=residuals, addends=addends)
         for scan in scans:

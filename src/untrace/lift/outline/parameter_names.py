@@ -6,9 +6,10 @@ import ast
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+from untrace import jax_compat
 from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
 from untrace.lift.adjoint.cotangents import d
@@ -20,6 +21,7 @@ from untrace.lift.outline.operand_names import name_of_changed, names_of_operand
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
 from untrace.lift.outline.tree_roots import TreeRoots
+from untrace.provenance.call_records import CallRecord
 from untrace.provenance.sites import Frame, Provenance
 
 
@@ -218,18 +220,37 @@ class FunctionNames(ABC):
         others = [n for n in open_ if n not in no_trees(piece.call.callee.definition)]
         return names, [n for n in map(words.clean, others) if n not in matched]
 
+    def _accesses_of(self, shape: Shape) -> Iterator[tuple[Piece, Sequence[Access | None]]]:
+        """The variants of a function with what its code has the inputs of their calls as, as far as that is so in every
+        call."""
+        known = {piece: self._accesses(piece) for piece in shape.pieces}
+        for piece in shape.variants:
+            alike = [known[p] for p in shape.pieces if p.variant == piece.variant]
+            yield piece, [common_access(column) for column in zip(known[piece], *alike, strict=True)]
+
     def _accesses(self, piece: Piece) -> Sequence[Access | None]:
         """What the code of the called function has the inputs of a call as."""
         callee = piece.call.callee
         inside = piece.scan.equations[piece.start : piece.stop]
         found = accesses(callee.code, inside, piece.inputs, self.provenance)
         roots = Counter([a.root for a in found if a is not None])
-        return [  # a tree of one leaf is that leaf
+        read = [  # a tree of one leaf is that leaf
             Access(a.root)
             if a is not None and not a.steps and roots[a.root] == 1 and value not in self.trees.root
             else a
             for a, value in zip(found, piece.inputs, strict=True)
         ]
+        record = self._seen(piece)
+        if record is None:
+            return read
+        return record.accesses([piece.scan.origin(value) for value in piece.inputs], own_parameters(callee), read)
+
+    def _seen(self, piece: Piece) -> CallRecord | None:
+        """The call as it was seen while the program was traced."""
+        inside = piece.scan.equations[piece.start : piece.stop]
+        tracebacks = [jax_compat.equation_source(e.origin)[0] for e in inside if e.origin is not None]
+        code = piece.call.callee.code
+        return next(filter(None, [self.provenance.calls.find(t, code) for t in tracebacks]), None)
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; those of
@@ -277,6 +298,17 @@ class FunctionNames(ABC):
             for i, name in zip(leaves, spread, strict=True):
                 names[i] = words.clean(name)
         return names, open_
+
+
+def common_access(accesses: Sequence[Access | None]) -> Access | None:
+    """What several calls have a value as: the first one's, up to the step in which another differs from it."""
+    first = accesses[0]
+    for other in accesses[1:]:
+        if first is None or other is None or other.root != first.root or other == first:
+            continue
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first.steps, other.steps, strict=False))
+        first = Access(first.root, tuple(step for step, _ in pairs), exact=False)
+    return first
 
 
 def with_accesses(

@@ -117,13 +117,34 @@ class Region:
 
     def is_made_by(self, value: Passed, node: ast.AST, frame: Frame, provenance: Provenance) -> bool:
         """Whether `value` is what the expression `node` gives, in the function that `frame` runs."""
-        if self.makers_of is None:
-            self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}
-        maker = self.makers_of.get(value)
+        maker = self._maker(value)
         if maker is None:
             return False
         inside = [f for f in provenance.site(maker.origin).frames if f.code is frame.code]
         return any(f.node is not None and _place(f.node) == _place(node) for f in inside)
+
+    def _maker(self, value: Passed) -> Equation | None:
+        if self.makers_of is None:
+            self.makers_of = {o: e for e in self.equations for o in e.outputs if o is not None}
+        return self.makers_of.get(value)
+
+    def origin(self, value: Passed) -> tuple[Any, Any]:
+        """(the variable of the jaxpr that a value was, the traceback of the equation that makes it); None for what is not
+        known."""
+        maker = self._maker(value)
+        if maker is not None:
+            if maker.origin is None:
+                return None, None
+            pairs = zip(maker.outputs, maker.origin.outvars, strict=False)
+            made = next((variable for output, variable in pairs if output is value), None)
+            is_itself = len(maker.outputs) == len(maker.origin.outvars)
+            return made if is_itself else None, jax_compat.equation_source(maker.origin)[0]
+        place = next((i for i, param in enumerate(self.function.params) if param is value), None)
+        if place is None or self.function.jaxpr is None:
+            return None, None
+        jaxpr, _ = jax_compat.open_jaxpr(self.function.jaxpr)
+        inputs = [*jaxpr.constvars, *jaxpr.invars][-len(self.function.params) :]
+        return inputs[place] if len(inputs) == len(self.function.params) else None, None
 
     def forward_part(self, piece: Piece) -> Piece | None:
         """The forward part that a backward one belongs to: of the same function, with the same values."""

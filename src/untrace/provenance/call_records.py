@@ -1,0 +1,186 @@
+"""What the author's functions were called with, seen while they were traced.
+
+A jaxpr keeps no calls, and the frames of its equations say where a function was entered, not with what. So each time JAX
+asks where an equation is made, the frames of Python's stack are looked at: a function whose frame was not there before
+has just been called, and its variables still are its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import warnings
+from collections.abc import Container, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+from untrace import jax_compat
+from untrace._identity import IdentityMap
+from untrace.ir.facts import Access
+from untrace.provenance.whose import kind_of_code
+
+Steps = tuple[tuple[str, Hashable], ...]
+
+_PLAIN = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallRecord:
+    """One call of a function: of `code`, from inside of `caller`; None of the outermost."""
+
+    code: CodeType
+    caller: CallRecord | None
+    variables: dict[Any, Access] = field(default_factory=dict)
+    """What it had the variables of the jaxpr as that was traced."""
+    makers: IdentityMap[Any, list[Access]] = field(default_factory=IdentityMap)
+    """What it had the values as that equations with these tracebacks had made."""
+    opaque: set[str] = field(default_factory=set)
+    """The parameters that hold more than arrays and plain data: a function, an object of a class that is no pytree."""
+
+    def note(self, name: str, argument: Any) -> None:
+        """Notes the leaves of an argument that are being traced."""
+        try:
+            leaves = jax.tree_util.tree_leaves_with_path(argument)
+        except Exception:  # of a class of the author's
+            self.opaque.add(name)
+            return
+        for path, leaf in leaves:
+            if not jax_compat.is_tracer(leaf):
+                if not isinstance(leaf, _PLAIN):
+                    self.opaque.add(name)
+                continue
+            steps = _steps(path)
+            access = Access(name, steps[: len(path)], len(steps) == len(path))
+            variable, traceback = jax_compat.origin_of(leaf)
+            if variable is None:
+                self.opaque.add(name)
+            else:
+                self.variables.setdefault(variable, access)
+            if traceback is not None:
+                self.makers.setdefault(traceback, []).append(access)
+
+    def accesses(
+        self, origins: Sequence[tuple[Any, Any]], own: Container[str], read: Sequence[Access | None]
+    ) -> list[Access | None]:
+        """What the call had values as, of which the variables and the tracebacks of their makers are known.
+
+        own: the parameters that count. read: the same as the source says it, for values that a rewrite made anew.
+        """
+        found = [self.variables.get(variable) for variable, _ in origins]
+        made = [traceback for _, traceback in origins]
+        for place, traceback in enumerate(made):
+            several = self.makers.get(traceback, [])
+            if found[place] is None and len(several) == 1 and sum(other is traceback for other in made) == 1:
+                found[place] = several[0]
+        left = {*self.variables.values(), *itertools.chain(*self.makers.values())}.difference(found)
+        roots = {access.root for access in left} | self.opaque
+        said = [seen if seen is not None and seen.root in own else None for seen in found]
+        return [
+            other if other is not None and (other.root in roots if seen is None else _tells_more(other, seen)) else seen
+            for seen, other in zip(said, read, strict=True)
+        ]
+
+
+class CallRecords:
+    """The calls that were seen, by what was made in them."""
+
+    def __init__(self) -> None:
+        self._innermost: IdentityMap[Any, CallRecord] = IdentityMap()
+
+    def find(self, traceback: Any, code: CodeType) -> CallRecord | None:
+        """The call of the function of `code` in which the equation was made that has this traceback."""
+        record = self._innermost.get(traceback)
+        while record is not None and record.code is not code:
+            record = record.caller
+        return record
+
+    def around(self, traceback: Any) -> list[CallRecord]:
+        """The calls in which the equation was made that has this traceback, outermost first; [] where none were seen."""
+        found, record = [], self._innermost.get(traceback)
+        while record is not None:
+            found.append(record)
+            record = record.caller
+        return found[::-1]
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """While the context is open, the calls of functions that are traced are noted."""
+        if jax_compat.looks_for_leaks():  # for what was called last is held until something else is
+            yield
+            return
+        recorder = _Recorder(self._innermost)
+        with jax_compat.intercepted_sources(recorder.see):
+            yield
+
+
+class _Recorder:
+    """Follows Python's stack from one equation to the next."""
+
+    def __init__(self, innermost: IdentityMap[Any, CallRecord]):
+        self._innermost = innermost
+        self._stack: list[tuple[FrameType, CallRecord]] = []  # of functions that are being traced, outermost first
+        self._kinds: IdentityMap[CodeType, str] = IdentityMap()
+        self._is_looking = False
+
+    def see(self, traceback: Any) -> None:
+        """Notes the functions that were entered since it was last called. `traceback`: that of an equation being made."""
+        if self._is_looking:  # a class of the author's whose leaves are asked for computes something
+            return
+        self._is_looking = True
+        try:
+            self._follow(sys._getframe(2))
+        finally:
+            self._is_looking = False
+        if self._stack and traceback is not None:
+            self._innermost.setdefault(traceback, self._stack[-1][1])
+
+    def _follow(self, frame: FrameType | None) -> None:
+        known = IdentityMap((frame, place) for place, (frame, _) in enumerate(self._stack))
+        entered: list[FrameType] = []
+        depth = 0
+        while frame is not None:
+            if frame in known:
+                depth = known[frame] + 1
+                break
+            kind = self._kinds.get(frame.f_code)
+            if kind is None:
+                kind = self._kinds[frame.f_code] = kind_of_code(frame.f_code)
+            if kind in ("user", "library"):
+                entered.append(frame)
+            frame = frame.f_back
+        del self._stack[depth:]
+        for one in reversed(entered):
+            record = CallRecord(one.f_code, self._stack[-1][1] if self._stack else None)
+            names = one.f_code.co_varnames[: one.f_code.co_argcount + one.f_code.co_kwonlyargcount]
+            variables = one.f_locals
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of iterators, which are no pytrees
+                for name in names:
+                    record.note(name, variables.get(name))
+            self._stack.append((one, record))
+
+
+def _tells_more(read: Access, seen: Access) -> bool:
+    """Whether the source has the whole way to a leaf of a class that is no pytree of names."""
+    return read.exact and not seen.exact and read.root == seen.root
+
+
+def _steps(path: tuple[Any, ...]) -> Steps:
+    """The way to a leaf, as far as it has a spelling in Python."""
+    found: list[tuple[str, Hashable]] = []
+    for key in path:
+        match key:
+            case jax.tree_util.DictKey(key=name):
+                found.append(("item", name))
+            case jax.tree_util.SequenceKey(idx=place):
+                found.append(("item", place))
+            case jax.tree_util.GetAttrKey(name=name):
+                found.append(("attribute", name))
+            case _:
+                break
+    return tuple(found)
