@@ -304,3 +304,36 @@ def test_calls_that_differ_in_a_key_take_what_they_have_in_common():
     params = {f"{block}/{name}": small(4, 4) for block in ("a", "b") for name in ("query", "key")}
     source = untrace.decompile(lambda p, x: attend(p, "b", jnp.tanh(attend(p, "a", x))))(params, small(3, 4)).source
     assert source.count("def attend") == 1, source
+
+
+def divergence(p):
+    return jnp.roll(p["dx"], 1, 0) - p["dx"] + (jnp.roll(p["dy"], 1, 1) - p["dy"])
+
+
+def mahalanobis(prior, point):
+    return jnp.sum((point - prior.mean) @ jnp.linalg.inv(prior.cov) * (point - prior.mean))
+
+
+def put_together(field, x, y):
+    grown = jax.tree.map(lambda leaf: leaf * (1.0 + x[0]), field)
+    first = divergence(field) + divergence({"dx": jnp.outer(x, y), "dy": jnp.outer(y, x)}) * divergence(grown)
+    return first.sum() * mahalanobis(Gaussian(x, jnp.outer(y, y) + jnp.eye(3)), y)
+
+
+def test_trees_that_the_author_puts_together_are_put_together():
+    source = untrace.decompile(put_together)({"dx": small(3, 3), "dy": small(3, 3)}, small(3), 2.0 * small(3)).source
+    assert "def divergence(p):" in source and source.count("def divergence") == 1, source
+    assert "divergence(field)" in source and 'divergence({"dx": ' in source, source
+    assert "def mahalanobis(prior, point):" in source and "mahalanobis(Gaussian(mean=x, cov=" in source, source
+
+
+def test_a_tree_of_many_leaves_is_not_put_together():
+    def summed(leaves):
+        return sum(jnp.sin(leaf) * number for number, leaf in enumerate(jax.tree.leaves(leaves), 1))
+
+    def doubled(x):
+        made = [{f"leaf_{n}": x * n for n in range(9)}, {f"leaf_{n}": x + n for n in range(9)}]
+        return summed(made[0]) * summed(made[1])
+
+    source = untrace.decompile(doubled)(small(3)).source
+    assert '{"leaf_0"' not in source, source

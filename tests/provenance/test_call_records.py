@@ -5,6 +5,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import untrace
@@ -90,3 +91,14 @@ def test_what_jax_asks_is_put_back():
     with pytest.raises(ZeroDivisionError), CallRecords().noted():
         _ = 1 / 0
     assert source_info_util.current is before
+
+
+def test_a_traced_value_that_jax_knows_to_be_a_number_is_no_variable():
+    """JAX stands in for a value that is a number by the number itself, which cannot be a key."""
+    from jax._src import core, source_info_util
+
+    def with_number(x):
+        number = core.trace_ctx.trace.to_jaxpr_tracer(np.float32(2.0), source_info_util.current())
+        return scaled(x, number)
+
+    assert seen(with_number, jnp.ones(2))["scaled"][0] in ([("leaf",)], [("by",), ("leaf",)])

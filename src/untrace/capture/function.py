@@ -128,6 +128,12 @@ class Captured:
     _asked_calls: bool = False
     _looked_for: IdentityMap[Any, None] = field(default_factory=IdentityMap)
 
+    @contextlib.contextmanager
+    def as_traced(self) -> Iterator[None]:
+        """A context in which JAX finds what it traced for this, and in which calls are seen as they were then."""
+        with self.caches(), self.provenance.calls.noted():
+            yield
+
     @property
     def traced_calls(self) -> Called | None:
         """The function traced once more with the derivatives that it asks for as calls, when somebody asks first."""
@@ -141,7 +147,7 @@ class Captured:
         found = self.traced_calls
         if found is not None and not self._asked_calls:
             self._asked_calls = True
-            with self.caches():
+            with self.as_traced():
                 self._called = _that_comes_back(self, found)
         return self._called
 
@@ -325,7 +331,7 @@ def trace(
 def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
     """Puts what was traced without library primitives, but those in `keep_primitives`, into `captured`."""
     captured.expander = Expander(keep_primitives)
-    with captured.caches():
+    with captured.as_traced():
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)
         captured.notes = captured.expander.notes
@@ -383,7 +389,7 @@ def program_of(
     has yet to capture those; see `Importer`.
     """
     importer = Importer(captured.expander, captured.checkpoints, rules, is_public, captured.keeps_calls)
-    with captured.caches():
+    with captured.as_traced():
         entry = importer.program(jaxpr, name)
     constants = importer.constants
     captured.name_constants(c.value for c in constants)

@@ -120,7 +120,7 @@ def write_and_prove(
             if captured.example is not None:
                 raise ProofError(why)
             notes = (f"written in style exact, for the idiomatic text was not proven: {why}",)
-        with captured.caches():
+        with captured.as_traced():
             program = Plain(captured, name, entry, notes).whole
             shares = call_shared_functions(program)
         why = ""
@@ -460,7 +460,7 @@ class Attempt:
             options = replace(self._lift_options(), course=replace(course, without=self.options.without))
             whole = lift(program, refused, inlined, options)
             lifted = walk_functions(program.entry)
-            with self.captured.caches():
+            with self.captured.as_traced():
                 if not program.capture_rest(lifted):
                     return whole
             for function, equations in plain:

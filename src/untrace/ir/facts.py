@@ -167,6 +167,9 @@ class FunctionFacts:
     same: frozenset[int] = frozenset()
     """The places of parameters for which all calls pass the same value."""
 
+    author_trees: Sequence[tuple[str, Tree]] = ()
+    """The author's parameters that are trees of which every leaf is a parameter."""
+
     together: Sequence[list[int]] | None = None
     """Places of parameters that are neighbours in one tree at every turn of a loop over it; None where it stands in none."""
 

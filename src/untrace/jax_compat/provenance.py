@@ -424,6 +424,7 @@ def origin_of(tracer: Any) -> tuple[Any, Any]:
 
     Source: `DynamicJaxprTracer`, `BatchTracer`, `JVPTracer`, `LinearizeTracer` in jax/_src/interpreters.
     """
+    from jax._src import core
     from jax._src.interpreters import ad, batching, partial_eval
 
     while not isinstance(tracer, partial_eval.DynamicJaxprTracer):
@@ -433,5 +434,5 @@ def origin_of(tracer: Any) -> tuple[Any, Any]:
             tracer = tracer.primal
         else:
             return None, None
-    info = tracer._line_info
-    return tracer.val, info.traceback if info is not None else None
+    info, atom = tracer._line_info, tracer.val
+    return atom if isinstance(atom, core.Var) else None, info.traceback if info is not None else None

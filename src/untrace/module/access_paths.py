@@ -14,7 +14,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,9 @@ from untrace.ir.nodes import Function
 from untrace.ir.types import PyTree
 from untrace.python.pytrees import access, branches, labelled
 from untrace.python.tree import Attribute, Expr, Leaf, Name, Subscript, Text, Tuple
+
+# Leaves of a tree that is put together where a function is called: more are passed one by one, and those of trees in trees.
+_MOST_PUT_TOGETHER = 6
 
 
 class Bare(Tuple):
@@ -191,9 +194,20 @@ def grouping_of(body: Function) -> Grouping | None:
     return Grouping(packs, names if packs else None)
 
 
-def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None]) -> list[Any]:
-    """How these operands of a call are grouped."""
+def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None], grouped: Collection[int] = ()) -> list[Any]:
+    """How these operands of a call are grouped. grouped: the places of those that are already."""
     packs = _author_packs(body, operands)
+    for word, tree in body.facts.author_trees:  # which a call puts together where it has no name for it
+        if not set(tree.places).isdisjoint(grouped):
+            continue
+        ways = [leaf.steps for leaf in reach(tree.example, Name(word)) or ()]
+        known = next((dict(zip(*pack, strict=True)) for pack in packs if set(pack[0]) == set(tree.places)), None)
+        if known is not None:
+            ways = [known[place] for place in tree.places]
+        elif not 0 < len(ways) <= _MOST_PUT_TOGETHER or any(len(way) > 1 for way in ways):
+            continue
+        packs = [pack for pack in packs if set(pack[0]).isdisjoint(tree.places)]
+        packs.append((list(tree.places), ways))
     packed = {place for places, _ in packs for place in places}
     if body.facts.together is not None:
         left = [[p for p in places if p not in packed] for places in body.facts.together]

@@ -163,6 +163,8 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     leaves = [leaf_behind(o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
+    if trees is None and body.facts.author_trees:
+        trees = _with_whole(w, body, layout, operands)
     if trees is None:  # another way of calling it than everywhere else: then with some leaves one by one
         layout = Layout([]) if body.facts.taken is not None else layout.fitting(leaves)
         trees = layout.trees(leaves) or []
@@ -184,7 +186,7 @@ def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str,
     return _written(w, body, layout, order, leaves), order, layout, trees
 
 
-def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Any] | None:
+def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
     """The tree for each pack of a function that takes trees of its author's: one that has a name, else one of its leaves."""
     examples = {tuple(tree.places): tree.example for _, tree in body.facts.taken or ()}
     found = [examples[tuple(places)] for places, _ in layout.packs]
@@ -203,6 +205,20 @@ def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Exp
     ]
 
 
+def _with_whole(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+    """The tree for each pack of a function, where those without a name can be put together."""
+    leaves = [leaf_behind(o) for o in operands]
+    examples = {tree.places: tree.example for _, tree in body.facts.author_trees}
+    found: list[Expr] = []
+    for pack in layout.packs:
+        (tree,) = Layout([pack]).trees(leaves) or [None]
+        example = examples.get(tuple(pack[0]))
+        if tree is None and example is None:
+            return None
+        found.append(tree or rebuilt(w, example, [operands[p] for p in pack[0]]))
+    return found
+
+
 def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
     """The name of the written function; that of another one with the same text where there is one.
 
@@ -212,8 +228,12 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     key = ("local", body, *[tuple(places) for places, _ in layout.packs])
     found = module.locals.get(key)
     if found is None:
-        trees = layout.trees(leaves)
-        examples = [None if t is None else w.trees.node(t) for t in trees or [None] * len(layout.packs)]
+        whole = {tree.places: tree.example for _, tree in body.facts.author_trees}
+        trees = [(Layout([pack]).trees(leaves) or [None])[0] for pack in layout.packs]
+        examples = [
+            whole.get(tuple(places)) if tree is None else w.trees.node(tree)
+            for tree, (places, _) in zip(trees, layout.packs, strict=True)
+        ]
         with module.values.in_words_of(()):  # where it is called from there may be some
             definition = _definition(module, body, layout, order, leaves, examples)
         hint = identifier(body.name, "fn")

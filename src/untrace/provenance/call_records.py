@@ -21,6 +21,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
+from untrace._trees import is_simple
 from untrace.ir.facts import Access
 from untrace.provenance.whose import kind_of_code
 
@@ -39,6 +40,8 @@ class CallRecord:
     """What it had the variables of the jaxpr as that was traced."""
     makers: IdentityMap[Any, list[Access]] = field(default_factory=IdentityMap)
     """What it had the values as that equations with these tracebacks had made."""
+    trees: dict[str, jax.tree_util.PyTreeDef] = field(default_factory=dict)
+    """The structures of its arguments that are trees of traced arrays and nothing else."""
     opaque: set[str] = field(default_factory=set)
     """The parameters that hold more than arrays and plain data: a function, an object of a class that is no pytree."""
 
@@ -49,6 +52,8 @@ class CallRecord:
         except Exception:  # of a class of the author's
             self.opaque.add(name)
             return
+        if len(leaves) > 1 and is_simple(argument) and all(jax_compat.is_tracer(leaf) for _, leaf in leaves):
+            self.trees[name] = jax.tree.structure(argument)
         for path, leaf in leaves:
             if not jax_compat.is_tracer(leaf):
                 if not isinstance(leaf, _PLAIN):
@@ -57,10 +62,10 @@ class CallRecord:
             steps = _steps(path)
             access = Access(name, steps[: len(path)], len(steps) == len(path))
             variable, traceback = jax_compat.origin_of(leaf)
-            if variable is None:
-                self.opaque.add(name)
-            else:
+            if variable is not None:
                 self.variables.setdefault(variable, access)
+            elif traceback is None:
+                self.opaque.add(name)
             if traceback is not None:
                 self.makers.setdefault(traceback, []).append(access)
 
@@ -84,6 +89,16 @@ class CallRecord:
             other if other is not None and (other.root in roots if seen is None else _tells_more(other, seen)) else seen
             for seen, other in zip(said, read, strict=True)
         ]
+
+    def whole(self, accesses: Sequence[Access | None]) -> Iterator[tuple[str, jax.tree_util.PyTreeDef, list[int]]]:
+        """(a parameter, the structure of the tree that it was, the places of its leaves) where each leaf is one of these."""
+        for name, structure in self.trees.items():
+            numbered = structure.unflatten(range(structure.num_leaves))
+            ways = [Access(name, _steps(path)) for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
+            place_of = {a: place for place, a in enumerate(accesses) if a is not None and a.root == name}
+            is_all = sum(a is not None and a.root == name for a in accesses) == len(ways)
+            if is_all and place_of.keys() == set(ways):
+                yield name, structure, [place_of[way] for way in ways]
 
 
 class CallRecords:

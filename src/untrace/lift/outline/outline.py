@@ -35,6 +35,7 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.ir.structured import CustomRule, varied_in
+from untrace.ir.trees import Tree
 from untrace.jaxprs.equal.rules import RULE_PARAMS
 from untrace.lift.adjoint.addends import missing_addends
 from untrace.lift.adjoint.pullbacks import is_derivative
@@ -47,7 +48,7 @@ from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_kinds import may_be_numbers
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
-from untrace.lift.outline.regions import Piece, Region, Shape, calls_around, is_called_once, is_uneven
+from untrace.lift.outline.regions import Piece, Region, Shape, calls_around, is_called_once, is_uneven, only_call
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.sites import Frame
 
@@ -388,9 +389,9 @@ class Outliner(FunctionNames):
 
     def _is_wrapper(self, piece: Piece) -> bool:
         """Whether it does nothing but make one other call, whose name says more."""
-        inner = _only_call(piece)
+        inner = only_call(piece)
         while inner is not None and not self._is_function(inner):
-            inner = _only_call(inner)
+            inner = only_call(inner)
         if inner is None:
             return False
         callee, other = piece.call.callee, inner.call.callee
@@ -524,6 +525,7 @@ class Outliner(FunctionNames):
         inner = [Value(r.aval, r.hint) for r in results]
         said: set[int] = set()
         known_as: Sequence[Access | None] = ()
+        author_trees: Sequence[tuple[str, Tree]] = ()
         if piece.call.backward:
             own = self._own_words(piece.inputs)
             names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
@@ -533,7 +535,7 @@ class Outliner(FunctionNames):
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]
             (names, unmatched), named = max(found, key=lambda f: len(f[0][0]) - f[0][0].count(None))
-            known_as = self.accesses[named]
+            known_as, author_trees = self.accesses[named], self._whole_trees(shape, named)
             names, unmatched = with_accesses(names, unmatched, known_as)
             said = {place for place, name in enumerate(names) if name is not None and piece.call.callee.library}
             own = [self._common_word(shape, i) or word for i, word in enumerate(self._own_words(named.inputs))]
@@ -575,6 +577,7 @@ class Outliner(FunctionNames):
                 numbers=may_be_numbers(callee),
                 unmatched=unmatched,
                 accesses=known_as,
+                author_trees=author_trees,
                 is_one_of_several=self.made_of[callee.code] > 1,
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
@@ -592,9 +595,3 @@ def _site(call: Call) -> tuple[Any, ...]:
     callee = call.callee
     assert callee is not None  # that is a function's own root
     return (id(callee.code), None if frame is None else (id(frame.code), frame.lasti))
-
-
-def _only_call(piece: Piece) -> Piece | None:
-    """The call that is all that a piece does."""
-    only = piece.items[0] if len(piece.items) == 1 else None
-    return only if type(only) is Piece else None

@@ -12,6 +12,7 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
+from untrace.ir.trees import Tree
 from untrace.lift.adjoint.cotangents import d
 from untrace.lift.naming import inner, words
 from untrace.lift.outline import pieces
@@ -245,6 +246,24 @@ class FunctionNames(ABC):
             return read
         return record.accesses([piece.scan.origin(value) for value in piece.inputs], own_parameters(callee), read)
 
+    def _whole_trees(self, shape: Shape, named: Piece) -> list[tuple[str, Tree]]:
+        """The author's parameters that are trees of which every leaf is an input."""
+        own = own_parameters(named.call.callee)
+        found: dict[str, tuple[Any, list[int]]] = {}
+        every: list[list[Access | None]] = []
+        for piece in [p for p in shape.pieces if p.variant == named.variant]:
+            record = self._seen(piece)
+            if record is not None:
+                origins = [piece.scan.origin(value) for value in piece.inputs]
+                every.append(record.accesses(origins, own, [None] * len(origins)))
+                for name, structure, places in record.whole(every[-1]):
+                    found.setdefault(name, (structure, places))
+        return [  # a value that a rewrite made anew has no origin: the other calls say what it is
+            (words.clean(name), Tree(structure.unflatten([named.inputs[p].aval for p in places]), tuple(places)))
+            for name, (structure, places) in found.items()
+            if all(len({row[p] for row in every} - {None}) == 1 for p in places)
+        ]
+
     def _seen(self, piece: Piece) -> CallRecord | None:
         """The call as it was seen while the program was traced."""
         inside = piece.scan.equations[piece.start : piece.stop]
@@ -316,7 +335,7 @@ def with_accesses(
 ) -> tuple[list[str | None], list[str]]:
     """Names of parameters, and the author's parameters that are none of these, with what the function's own code says."""
     plain = [words.clean(a.root) if a is not None and a.is_whole else None for a in known]
-    found = [n or (p if p not in names else None) for n, p in zip(names, plain, strict=True)]
+    found = [p or (n if n not in plain else None) for n, p in zip(names, plain, strict=True)]
     return found, [u for u in unmatched if u not in found]
 
 

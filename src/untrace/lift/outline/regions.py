@@ -216,3 +216,9 @@ def is_called_once(shape: Shape, results: Sequence[Value]) -> bool:
     if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
         return shape.uses == 1
     return len(set(frames)) == 1  # one object for each place in the code
+
+
+def only_call(piece: Piece) -> Piece | None:
+    """The call that is all that a piece does."""
+    only = piece.items[0] if len(piece.items) == 1 else None
+    return only if type(only) is Piece else None

@@ -77,7 +77,7 @@ def note_handed(
     if any(e.inputs[i] is not run[0].inputs[i] for e in run for i in kept):
         return
     others = [None if i in inside else x for i, x in enumerate(leaves)]
-    packs = packs_of(module, body, others)
+    packs = packs_of(module, body, others, inside)
     module.layouts[body] = Layout([*packs, (inside, steps)])
     way_of = dict(zip(inside, steps, strict=True))
     module.handed[body] = Handed(len(packs), count, {output: way_of[p] for p, output in carries.items()})
