@@ -337,3 +337,18 @@ def test_a_tree_of_many_leaves_is_not_put_together():
 
     source = untrace.decompile(doubled)(small(3)).source
     assert '{"leaf_0"' not in source, source
+
+
+def written_at(table, new, layer, start):
+    old = jnp.sin(table[layer])
+    return table.at[layer, start:].add(jnp.tanh(new[start:] - old[start:]))
+
+
+def two_layers(table, x):
+    table = written_at(table, jnp.sin(x), 0, start=1)
+    return written_at(table, jnp.cos(x) * table[1], 1, start=2)
+
+
+def test_numbers_in_which_calls_differ_are_called_as_their_author_calls_them():
+    source = untrace.decompile(two_layers)(small(2, 4), small(4)).source
+    assert "def written_at(table, new, layer, start):" in source and source.count("def written_at") == 1, source

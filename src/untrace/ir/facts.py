@@ -152,6 +152,9 @@ class FunctionFacts:
     numbers: Sequence[str] = ()
     """Those of them that may be numbers: no flags, and none of a library's."""
 
+    passed: Mapping[str, int | float] = field(default_factory=dict)
+    """The plain numbers that its calls were passed, by the author's parameter, where all were passed the same."""
+
     accesses: Sequence[Access | None] = ()
     """What the author's function has each of the parameters as; None where that is not known. Empty: of none."""
 

@@ -101,6 +101,7 @@ class ModuleWriter(ConstantWriter):
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
         # By name: the author's parameters that none of a function's is, where all of these are the author's.
         self.left: dict[str, tuple[str, ...]] = {}
+        self.passed: dict[str, Mapping[str, int | float]] = {}  # of local functions: `passed` of their facts
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         # What a loop takes of what an earlier one stacked -> the value there.

@@ -42,11 +42,15 @@ class CallRecord:
     """What it had the values as that equations with these tracebacks had made."""
     trees: dict[str, jax.tree_util.PyTreeDef] = field(default_factory=dict)
     """The structures of its arguments that are trees of traced arrays and nothing else."""
+    numbers: dict[str, int | float] = field(default_factory=dict)
+    """Its arguments that are plain numbers."""
     opaque: set[str] = field(default_factory=set)
     """The parameters that hold more than arrays and plain data: a function, an object of a class that is no pytree."""
 
     def note(self, name: str, argument: Any) -> None:
-        """Notes the leaves of an argument that are being traced."""
+        """Notes the leaves of an argument that are being traced, or that it is a number."""
+        if type(argument) in (int, float):
+            self.numbers[name] = argument
         try:
             leaves = jax.tree_util.tree_leaves_with_path(argument)
         except Exception:  # of a class of the author's

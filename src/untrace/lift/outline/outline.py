@@ -100,6 +100,7 @@ class Outliner(FunctionNames):
             scan.pieces, _ = self._pieces(scan.root, scan)
         self.shapes.close_over()
         every = self.shapes.every()
+        self._note_passed_trees(every)
         for shape in every:
             shape.results = self._results(shape)
             self._note_named_tuples(shape)
@@ -578,6 +579,7 @@ class Outliner(FunctionNames):
                 unmatched=unmatched,
                 accesses=known_as,
                 author_trees=author_trees,
+                passed=self._passed_numbers(shape, piece.variant),
                 is_one_of_several=self.made_of[callee.code] > 1,
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),

@@ -21,7 +21,7 @@ from untrace.lift.outline.call_names import function_name, own_parameters, owner
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
-from untrace.lift.outline.tree_roots import TreeRoots
+from untrace.lift.outline.tree_roots import Root, TreeRoots
 from untrace.provenance.call_records import CallRecord
 from untrace.provenance.sites import Frame, Provenance
 
@@ -248,21 +248,43 @@ class FunctionNames(ABC):
 
     def _whole_trees(self, shape: Shape, named: Piece) -> list[tuple[str, Tree]]:
         """The author's parameters that are trees of which every leaf is an input."""
-        own = own_parameters(named.call.callee)
         found: dict[str, tuple[Any, list[int]]] = {}
         every: list[list[Access | None]] = []
         for piece in [p for p in shape.pieces if p.variant == named.variant]:
-            record = self._seen(piece)
+            record, known = self._seen_accesses(piece)
             if record is not None:
-                origins = [piece.scan.origin(value) for value in piece.inputs]
-                every.append(record.accesses(origins, own, [None] * len(origins)))
-                for name, structure, places in record.whole(every[-1]):
+                every.append(known)
+                for name, structure, places in record.whole(known):
                     found.setdefault(name, (structure, places))
         return [  # a value that a rewrite made anew has no origin: the other calls say what it is
             (words.clean(name), Tree(structure.unflatten([named.inputs[p].aval for p in places]), tuple(places)))
             for name, (structure, places) in found.items()
             if all(len({row[p] for row in every} - {None}) == 1 for p in places)
         ]
+
+    def _passed_numbers(self, shape: Shape, variant: int) -> dict[str, int | float]:
+        """The plain numbers that the calls of a variant were passed, where all were passed the same."""
+        records = [self._seen(piece) for piece in shape.pieces if piece.variant == variant]
+        every = [record.numbers if record is not None else {} for record in records]
+        return {words.clean(n): v for n, v in every[0].items() if all(other.get(n) == v for other in every[1:])}
+
+    def _note_passed_trees(self, shapes: Sequence[Shape]) -> None:
+        """What the author passes as one tree is one, also where his functions give it: not a tuple, which a call puts together."""
+        for piece in [p for shape in shapes for p in shape.pieces if not p.call.backward]:
+            record, known = self._seen_accesses(piece)
+            for _, structure, places in record.whole(known) if record is not None else ():
+                leaves = [piece.inputs[p] for p in places]
+                example = structure.unflatten([leaf.aval for leaf in leaves])
+                if type(example) is not tuple and not any(leaf in self.trees.root for leaf in leaves):
+                    self.trees.add(Root(example, 0), leaves)
+
+    def _seen_accesses(self, piece: Piece) -> tuple[CallRecord | None, list[Access | None]]:
+        """A call as it was seen, and what it had each of its inputs as."""
+        record = self._seen(piece)
+        if record is None:
+            return None, []
+        origins = [piece.scan.origin(value) for value in piece.inputs]
+        return record, record.accesses(origins, own_parameters(piece.call.callee), [None] * len(origins))
 
     def _seen(self, piece: Piece) -> CallRecord | None:
         """The call as it was seen while the program was traced."""
@@ -335,8 +357,18 @@ def with_accesses(
 ) -> tuple[list[str | None], list[str]]:
     """Names of parameters, and the author's parameters that are none of these, with what the function's own code says."""
     plain = [words.clean(a.root) if a is not None and a.is_whole else None for a in known]
-    found = [p or (n if n not in plain else None) for n, p in zip(names, plain, strict=True)]
+    roots = [words.clean(a.root) if a is not None else None for a in known]
+    found = [
+        p or (_last_key(known[i]) if n is not None and n in (*roots[:i], *roots[i + 1 :]) else n)
+        for i, (n, p) in enumerate(zip(names, plain, strict=True))
+    ]
     return found, [u for u in unmatched if u not in found]
+
+
+def _last_key(access: Access | None) -> str | None:
+    """The word for a part of a parameter: `mass` of `link.inertia.mass`."""
+    key = access.steps[-1][1] if access is not None and access.exact and access.steps else None
+    return words.clean(key) if isinstance(key, str) and key.isidentifier() else None
 
 
 def _value(atom: Atom) -> Hashable:

@@ -108,7 +108,8 @@ def _merge(
         size = size_of_argument(first, [int(text) for text in column], types) if is_size else None
         if size is None:
             said = next((module.words[text] for text in column if text in module.words), None)
-            extra.append(Parameter(scope.fresh(word or said or _otherwise(column, arrays))))
+            passed_for = _parameter_of(column, [module.passed.get(d.name, {}) for d in alike])
+            extra.append(Parameter(scope.fresh(passed_for or word or said or _otherwise(column, arrays))))
             passed.append(column)
             size = Name(extra[-1].name)
         found[column] = size
@@ -155,6 +156,12 @@ def author_s_parameter(module: ModuleWriter, alike: Sequence[Def]) -> str | None
     left = {module.left.get(d.name, ()) for d in alike}
     words = left.pop() if len(left) == 1 else ()
     return words[0] if len(words) == 1 else None
+
+
+def _parameter_of(column: Sequence[str], passed: Sequence[Mapping[str, float]]) -> str | None:
+    """The author's parameter for which each function was passed the number that it has; None where there is not just one."""
+    names = [n for n in passed[0] if all(repr(of.get(n)) == text for of, text in zip(passed, column, strict=True))]
+    return names[0] if len(names) == 1 else None
 
 
 def _is_integer(column: Sequence[str]) -> bool:
