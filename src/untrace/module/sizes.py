@@ -215,7 +215,8 @@ class Sizes:
         around = self.outer._given(size) if self.outer is not None else None
         if around is not None or size in self._named:
             return around or self._named[size]
-        return self._name(size) if any(base == size for base, _, _ in self._dimensions()) else None
+        is_told = size in self.names and any(base == size for base, _, _ in self._dimensions())
+        return self._name(size) if is_told else None
 
     # ------------------------------------------------------------ arithmetic
 
