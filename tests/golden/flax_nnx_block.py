@@ -17,9 +17,11 @@ def layer_norm(params, x):
     return y + params["bias"]
 
 
-def linear_general(params, y):
-    """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; y: f32[n,6,8].  Returns: f32[n,6,2,4]."""
-    return jnp.einsum("ijk,klm->ijlm", y, params["kernel"]) + params["bias"]
+def linear_general(params, inputs):
+    """Args: params: {"bias": f32[2,4], "kernel": f32[8,2,4]}; inputs: f32[n,6,8].
+    Returns: f32[n,6,2,4].
+    """
+    return jnp.einsum("ijk,klm->ijlm", inputs, params["kernel"]) + params["bias"]
 
 
 def multi_head_attention(params, inputs_q):

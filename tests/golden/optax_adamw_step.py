@@ -16,12 +16,11 @@ def loss(params, x, y):
     return jnp.mean((prediction - y) ** 2)
 
 
-def update_fn(gradient, state):
-    """Args: gradient: {"b": f32[], "w": f32[m]};
-    state: (count=i32[], mu={...}, nu={...}).
-    Returns: (like state, f32[], f32[m]).
+def update_fn(updates, state):
+    """Args: updates: {"b": f32[], "w": f32[m]}; state: (count=i32[], mu={...}, nu={...}).
+    Returns: (like state, like updates).
     """
-    b, w = gradient["b"], gradient["w"]
+    b, w = updates["b"], updates["w"]
     mu = 0.1 * b + 0.9 * state.mu["b"]
     mu_2 = 0.1 * w + 0.9 * state.mu["w"]
     nu = 0.001 * b**2 + 0.999 * state.nu["b"]
@@ -29,30 +28,27 @@ def update_fn(gradient, state):
     count_inc = jnp.where(state.count < 2147483647, state.count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc
-    updates = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
-    updates_2 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
+    updates_2 = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
+    updates_3 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
     return (
         ScaleByAdamState(
             count=count_inc,
             mu={"b": mu, "w": mu_2},
             nu={"b": nu.astype(jnp.float32), "w": nu_2},
         ),
-        updates,
-        updates_2,
+        {"b": updates_2, "w": updates_3},
     )
 
 
-def update(gradient, state, params):
-    """Args: gradient: {"b": f32[], "w": f32[m]};
-    state: (count=i32[], mu={...}, nu={...}); params: {"b": f32[], "w": f32[m]}.
-    Returns: (like state, f32[], f32[m]).
+def update(updates, state, params):
+    """Args: updates: {"b": f32[], "w": f32[m]};
+    state: [0: (count=i32[], mu={...}, nu={...})]; params: {"b": f32[], "w": f32[m]}.
+    Returns: ((count=i32[], mu=like updates, nu=like updates), like updates).
     """
-    new_state, updates, updates_2 = update_fn(gradient, state)
-    return (
-        new_state,
-        -0.001 * (updates + 0.0001 * params["b"]),
-        -0.001 * (updates_2 + 0.0001 * params["w"]),
-    )
+    new_state, updates_2 = update_fn(updates, state[0])
+    updates_3 = -0.001 * (updates_2["b"] + 0.0001 * params["b"])
+    updates_4 = -0.001 * (updates_2["w"] + 0.0001 * params["w"])
+    return new_state, {"b": updates_3, "w": updates_4}
 
 
 def train_step(params, state, x, y):
@@ -69,10 +65,10 @@ def train_step(params, state, x, y):
         params, state, x, y,
     )
     value, gradient = jax.value_and_grad(loss)(params, x, y)
-    new_s, updates, updates_2 = update(gradient, state[0], params)
+    new_state, updates = update(gradient, state, params)
     return (
-        {"b": params["b"] + updates, "w": params["w"] + updates_2},
-        (new_s, EmptyState(), EmptyState()),
+        {"b": params["b"] + updates["b"], "w": params["w"] + updates["w"]},
+        (new_state, EmptyState(), EmptyState()),
         value,
     )
 

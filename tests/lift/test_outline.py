@@ -346,7 +346,7 @@ def test_numbers_in_which_functions_differ_are_arguments():
 
     found = untrace.decompile(both)(X, jnp.ones((5, 6)))
     assert functions_of(found.source) == ["scaled", "both"]
-    assert "def scaled(x, count, axis):" in found.source and "scaled(y, 4.5, -1)" in found.source
+    assert "def scaled(x, factor, axis):" in found.source and "scaled(y, 4.5, -1)" in found.source
     np.testing.assert_array_equal(found(X, jnp.ones((5, 6))), jax.jit(both)(X, jnp.ones((5, 6))))
 
 

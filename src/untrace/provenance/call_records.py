@@ -94,6 +94,11 @@ class CallRecord:
             for seen, other in zip(said, read, strict=True)
         ]
 
+    def may_hold(self, name: str) -> bool:
+        """Whether traced arrays may be in what a parameter was passed."""
+        every = (*self.variables.values(), *itertools.chain(*self.makers.values()))
+        return name in self.opaque or any(access.root == name for access in every)
+
     def whole(self, accesses: Sequence[Access | None]) -> Iterator[tuple[str, jax.tree_util.PyTreeDef, list[int]]]:
         """(a parameter, the structure of the tree that it was, the places of its leaves) where each leaf is one of these."""
         for name, structure in self.trees.items():

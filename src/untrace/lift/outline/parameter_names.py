@@ -205,6 +205,11 @@ class FunctionNames(ABC):
         it computes; the only one that is left stands for the only input that is left.
         """
         names, open_ = self._passed_names(piece)
+        record = self._seen(piece)
+        if record is not None:
+            empty = {words.clean(n) for n in own_parameters(piece.call.callee) if not record.may_hold(n)}
+            names = [None if name in empty else name for name in names]
+            open_ = [name for name in open_ if words.clean(name) not in empty]
         closed = piece.call.callee.code.co_freevars  # what the author's function closes over is no argument of it
         left = [i for i, n in enumerate(names) if n is None and piece.inputs[i] not in self.trees.root]
         left = [i for i in left if piece.inputs[i].hint not in closed]
