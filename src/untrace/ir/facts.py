@@ -6,13 +6,14 @@ say gives the function, or the program, other facts (`dataclasses.replace`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.ir.types import Jaxpr, Origin, PyTree, Variable
 from untrace.ir.values import Atom, Constant, Value
+from untrace.provenance.call_records import Access
 
 # From a tree to a part of it: ("item", the key as source, how many children the tuple or list has, 0 for a dict) or
 # ("attribute", its name, 0) each.
@@ -36,23 +37,6 @@ class Transposed:
     varied: tuple[int, ...]
     cotangents: tuple[int, ...]
     results: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What the author's function has a value as: its parameter `root`, or the part of it to which the steps lead.
-
-    A step is ("item", the key) or ("attribute", the name). exact: False for something below that part.
-    """
-
-    root: str
-    steps: tuple[tuple[str, Hashable], ...] = ()
-    exact: bool = True
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is the parameter itself."""
-        return self.exact and not self.steps
 
 
 @dataclass(frozen=True, slots=True)

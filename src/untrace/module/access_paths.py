@@ -19,9 +19,10 @@ from typing import Any
 
 import jax
 
-from untrace.ir.facts import Access, Grouping, Step, Way
+from untrace.ir.facts import Grouping, Step, Way
 from untrace.ir.nodes import Function
 from untrace.ir.types import PyTree
+from untrace.provenance.call_records import Access
 from untrace.python.pytrees import access, branches, labelled
 from untrace.python.tree import Attribute, Expr, Leaf, Name, Subscript, Text, Tuple
 

@@ -22,12 +22,28 @@ import numpy as np
 from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._trees import is_simple
-from untrace.ir.facts import Access
 from untrace.provenance.whose import kind_of_code
 
 Steps = tuple[tuple[str, Hashable], ...]
 
 _PLAIN = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What the author's function has a value as: its parameter `root`, or the part of it to which the steps lead.
+
+    A step is ("item", the key) or ("attribute", the name). exact: False for something below that part.
+    """
+
+    root: str
+    steps: tuple[tuple[str, Hashable], ...] = ()
+    exact: bool = True
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the parameter itself."""
+        return self.exact and not self.steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

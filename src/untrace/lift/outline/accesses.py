@@ -15,11 +15,11 @@ from types import CodeType
 
 from untrace._identity import IdentityMap
 from untrace.ir.calls import function_run, is_call
-from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Cond, Equation, Function, Passed, Scan, While, functions_called
 from untrace.lift.naming.unpacked import Parts, parts_in
 from untrace.lift.outline.call_names import own_parameters
 from untrace.lift.outline.parameter_kinds import no_trees
+from untrace.provenance.call_records import Access
 from untrace.provenance.sites import Frame, Provenance
 
 # Of the same name as what they are of.

@@ -21,7 +21,7 @@ from jax.extend.core import JaxprEqn
 from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
-from untrace.ir.facts import Access, FunctionFacts
+from untrace.ir.facts import FunctionFacts
 from untrace.ir.nodes import (
     Equation,
     Function,
@@ -50,6 +50,7 @@ from untrace.lift.outline.parameter_kinds import may_be_numbers
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
 from untrace.lift.outline.regions import Piece, Region, Shape, calls_around, is_called_once, is_uneven, only_call
 from untrace.lift.outline.tree_roots import TreeRoots
+from untrace.provenance.call_records import Access
 from untrace.provenance.sites import Frame
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.facts import Access
 from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
 from untrace.ir.trees import Tree
 from untrace.lift.adjoint.cotangents import d
@@ -22,7 +21,7 @@ from untrace.lift.outline.operand_names import name_of_changed, names_of_operand
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
 from untrace.lift.outline.tree_roots import Root, TreeRoots
-from untrace.provenance.call_records import CallRecord
+from untrace.provenance.call_records import Access, CallRecord
 from untrace.provenance.sites import Frame, Provenance
 
 
