@@ -84,6 +84,25 @@ def test_under_the_check_for_leaked_tracers_nothing_is_looked_at():
     assert found.proof.at_least("bits")
 
 
+def test_the_user_s_line_stays_the_user_s():
+    from untrace import jax_compat
+
+    with CallRecords().noted():
+        jaxpr = jax.make_jaxpr(lambda x: layer(TREE, x))(jnp.ones(3))
+    assert all("test_call_records.py" in jax_compat.user_line(eqn) for eqn in jaxpr.eqns)
+
+
+def test_an_array_that_a_call_is_passed_has_its_parameter_s_name():
+    def weigh(x, w):
+        return jnp.tanh(x @ w) / (1.0 + jnp.sum(x * x))
+
+    def both(x):
+        return weigh(x, jnp.arange(3.0)) + weigh(x, 2.0 * jnp.arange(3.0) + 1.0)
+
+    source = untrace.decompile(both)(jnp.ones((2, 3))).source
+    assert "def weigh(x, w):" in source, source
+
+
 def test_what_jax_asks_is_put_back():
     from jax._src import source_info_util
 

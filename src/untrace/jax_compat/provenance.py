@@ -396,6 +396,7 @@ def intercepted_sources(see: Callable[[Any], None]) -> Iterator[None]:
     """
     from jax._src import source_info_util
 
+    _is_no_user_s()
     util: Any = source_info_util  # of which a function is replaced
     before = util.current
 
@@ -409,6 +410,14 @@ def intercepted_sources(see: Callable[[Any], None]) -> Iterator[None]:
         yield
     finally:
         util.current = before
+
+
+@functools.lru_cache(1)
+def _is_no_user_s() -> None:
+    """Says to JAX that frames of this file are none of the user's, in its messages and in what it says of equations."""
+    from jax._src import source_info_util
+
+    source_info_util.register_exclusion(__file__)
 
 
 def looks_for_leaks() -> bool:

@@ -26,7 +26,7 @@ from untrace.provenance.whose import kind_of_code
 
 Steps = tuple[tuple[str, Hashable], ...]
 
-_PLAIN = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+_PLAIN = (np.generic, bool, int, float, complex, str, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CallRecord:
     numbers: dict[str, int | float] = field(default_factory=dict)
     """Its arguments that are plain numbers."""
     opaque: set[str] = field(default_factory=set)
-    """The parameters that hold more than arrays and plain data: a function, an object of a class that is no pytree."""
+    """The parameters that hold more than traced arrays and plain data: an array, a function, an object that is no pytree."""
 
     def note(self, name: str, argument: Any) -> None:
         """Notes the leaves of an argument that are being traced, or that it is a number."""
