@@ -396,7 +396,6 @@ def intercepted_sources(see: Callable[[Any], None]) -> Iterator[None]:
     """
     from jax._src import source_info_util
 
-    _is_no_user_s()
     util: Any = source_info_util  # of which a function is replaced
     before = util.current
 
@@ -405,19 +404,15 @@ def intercepted_sources(see: Callable[[Any], None]) -> Iterator[None]:
         see(info.traceback)
         return info
 
+    # JAX keeps its own frames out of what it says of equations: this one, which is the innermost, stands for one of them.
+    current.__code__ = current.__code__.replace(
+        co_filename=before.__code__.co_filename, co_qualname=before.__qualname__
+    )
     util.current = current
     try:
         yield
     finally:
         util.current = before
-
-
-@functools.lru_cache(1)
-def _is_no_user_s() -> None:
-    """Says to JAX that frames of this file are none of the user's, in its messages and in what it says of equations."""
-    from jax._src import source_info_util
-
-    source_info_util.register_exclusion(__file__)
 
 
 def looks_for_leaks() -> bool:
