@@ -80,8 +80,6 @@ def test_a_class_whose_leaves_raise_is_left_alone():
 def test_under_the_check_for_leaked_tracers_nothing_is_looked_at():
     with jax.checking_leaks():
         assert seen(lambda p, x: layer(p, x), TREE, jnp.ones(3)) == {}
-        found = untrace.decompile(layer)(TREE, jnp.ones(3))
-    assert found.proof.at_least("bits")
 
 
 def test_the_user_s_line_stays_the_user_s():
