@@ -15,6 +15,7 @@ from untrace.jax_compat.inner_jaxprs import JaxprRewriter, bodies_in, equations_
 from untrace.jax_compat.jax_code import jax_folder
 from untrace.jax_compat.jaxprs import open_jaxpr
 from untrace.jax_compat.rebuilding import rebuilt_jaxpr, substituted
+from untrace.jax_compat.values import variable_of
 
 # Parts of the paths of what is installed, and nobody's own.
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -438,5 +439,5 @@ def origin_of(tracer: Any) -> tuple[Any, Any]:
             tracer = tracer.primal
         else:
             return None, None
-    info, atom = tracer._line_info, tracer.val
+    info, atom = tracer._line_info, variable_of(tracer)
     return atom if isinstance(atom, core.Var) else None, info.traceback if info is not None else None

@@ -143,25 +143,29 @@ class Layout:
         """The sub-tree for each pack, where these operands are grouped in the same way; else None. `without`: the pack that
         does not matter."""
         found: list[Any] = []
-        for number, (places, ways) in enumerate(self.packs):
-            if number == without:
-                found.append(None)
-                continue
-            tree: Any = None
-            for place, way in zip(places, ways, strict=True):
-                leaf = operands[place]
-                if leaf is None or leaf.steps[len(leaf.steps) - len(way) :] != way or len(leaf.steps) < len(way):
-                    return None
-                above = (leaf.root.id, leaf.steps[: len(leaf.steps) - len(way)])
-                if tree is not None and tree[0] != above:
-                    return None
-                tree = (above, Leaf(leaf.root, above[1]))
-            found.append(tree[1])
+        for number in range(len(self.packs)):
+            tree = None if number == without else self.tree(number, operands)
+            if tree is None and number != without:
+                return None
+            found.append(tree)
         return found
+
+    def tree(self, number: int, operands: Sequence[Leaf | None]) -> Leaf | None:
+        """The sub-tree for one pack, where these operands are grouped in the same way."""
+        tree: Leaf | None = None
+        for place, way in zip(*self.packs[number], strict=True):
+            leaf = operands[place]
+            if leaf is None or leaf.steps[len(leaf.steps) - len(way) :] != way or len(leaf.steps) < len(way):
+                return None
+            above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(way)])
+            if tree is not None and (tree.root.id, tree.steps) != (above.root.id, above.steps):
+                return None
+            tree = above
+        return tree
 
     def fitting(self, operands: Sequence[Leaf | None]) -> Layout:
         """The packs in which these operands are grouped as well."""
-        kept = [i for i, pack in enumerate(self.packs) if Layout([pack]).trees(operands) is not None]
+        kept = [i for i in range(len(self.packs)) if self.tree(i, operands) is not None]
         names = None if self.names is None else [self.names[i] for i in kept]
         return Layout([self.packs[i] for i in kept], names)
 

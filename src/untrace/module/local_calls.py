@@ -210,12 +210,11 @@ def _with_whole(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]
     leaves = [leaf_behind(o) for o in operands]
     examples = {tree.places: tree.example for _, tree in body.facts.author_trees}
     found: list[Expr] = []
-    for pack in layout.packs:
-        (tree,) = Layout([pack]).trees(leaves) or [None]
-        example = examples.get(tuple(pack[0]))
+    for number, (places, _) in enumerate(layout.packs):
+        tree, example = layout.tree(number, leaves), examples.get(tuple(places))
         if tree is None and example is None:
             return None
-        found.append(tree or rebuilt(w, example, [operands[p] for p in pack[0]]))
+        found.append(tree or rebuilt(w, example, [operands[p] for p in places]))
     return found
 
 
@@ -229,7 +228,7 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
     found = module.locals.get(key)
     if found is None:
         whole = {tree.places: tree.example for _, tree in body.facts.author_trees}
-        trees = [(Layout([pack]).trees(leaves) or [None])[0] for pack in layout.packs]
+        trees = [layout.tree(number, leaves) for number in range(len(layout.packs))]
         examples = [
             whole.get(tuple(places)) if tree is None else w.trees.node(tree)
             for tree, (places, _) in zip(trees, layout.packs, strict=True)

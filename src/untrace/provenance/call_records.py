@@ -67,11 +67,7 @@ class CallRecord:
         """Notes the leaves of an argument that are being traced, or that it is a number."""
         if type(argument) in (int, float):
             self.numbers[name] = argument
-        try:
-            leaves = jax.tree_util.tree_leaves_with_path(argument)
-        except Exception:  # of a class of the author's
-            self.opaque.add(name)
-            return
+        leaves = jax.tree_util.tree_leaves_with_path(argument)
         if len(leaves) > 1 and is_simple(argument) and all(jax_compat.is_tracer(leaf) for _, leaf in leaves):
             self.trees[name] = jax.tree.structure(argument)
         for path, leaf in leaves:
@@ -80,7 +76,7 @@ class CallRecord:
                     self.opaque.add(name)
                 continue
             steps = _steps(path)
-            access = Access(name, steps[: len(path)], len(steps) == len(path))
+            access = Access(name, steps, len(steps) == len(path))
             variable, traceback = jax_compat.origin_of(leaf)
             if variable is not None:
                 self.variables.setdefault(variable, access)
@@ -102,8 +98,7 @@ class CallRecord:
             several = self.makers.get(traceback, [])
             if found[place] is None and len(several) == 1 and sum(other is traceback for other in made) == 1:
                 found[place] = several[0]
-        left = {*self.variables.values(), *itertools.chain(*self.makers.values())}.difference(found)
-        roots = {access.root for access in left} | self.opaque
+        roots = {access.root for access in {*self._every()}.difference(found)} | self.opaque
         said = [seen if seen is not None and seen.root in own else None for seen in found]
         return [
             other if other is not None and (other.root in roots if seen is None else _tells_more(other, seen)) else seen
@@ -112,8 +107,10 @@ class CallRecord:
 
     def may_hold(self, name: str) -> bool:
         """Whether traced arrays may be in what a parameter was passed."""
-        every = (*self.variables.values(), *itertools.chain(*self.makers.values()))
-        return name in self.opaque or any(access.root == name for access in every)
+        return name in self.opaque or any(access.root == name for access in self._every())
+
+    def _every(self) -> Iterator[Access]:
+        return itertools.chain(self.variables.values(), *self.makers.values())
 
     def whole(self, accesses: Sequence[Access | None]) -> Iterator[tuple[str, jax.tree_util.PyTreeDef, list[int]]]:
         """(a parameter, the structure of the tree that it was, the places of its leaves) where each leaf is one of these."""
@@ -201,7 +198,12 @@ class _Recorder:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of iterators, which are no pytrees
                 for name in names:
-                    record.note(name, variables.get(name))
+                    try:
+                        record.note(name, variables.get(name))
+                    except (
+                        Exception
+                    ):  # a class of the author's says what its leaves are: the trace must not fail for it
+                        record.opaque.add(name)
             self._stack.append((one, record))
 
 

@@ -1,6 +1,7 @@
 """Which calls the author made: the equations of a function as a tree of activations, read off their frames.
 
-JAX traces a call by running it, so the equations of one call follow each other, and their frames say which function
+Where the calls were seen while the function was traced (`provenance.call_records`), each equation is known to be of one.
+Elsewhere frames say it. JAX traces a call by running it, so the equations of one call follow each other, and their frames say which function
 was entered from where. What frames do not say is where one turn of a Python loop ends and the next begins: there the
 instruction goes back. So for two neighbouring equations the first frame in which they differ is looked at; where it
 goes back and no loop of its own explains that, it is a new call from the innermost loop around it.

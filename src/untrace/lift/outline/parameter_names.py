@@ -293,9 +293,9 @@ class FunctionNames(ABC):
     def _seen(self, piece: Piece) -> CallRecord | None:
         """The call as it was seen while the program was traced."""
         inside = piece.scan.equations[piece.start : piece.stop]
-        tracebacks = [jax_compat.equation_source(e.origin)[0] for e in inside if e.origin is not None]
+        tracebacks = (jax_compat.equation_source(e.origin)[0] for e in inside if e.origin is not None)
         code = piece.call.callee.code
-        return next(filter(None, [self.provenance.calls.find(t, code) for t in tracebacks]), None)
+        return next(filter(None, (self.provenance.calls.find(t, code) for t in tracebacks)), None)
 
     def _passed_names(self, piece: Piece) -> tuple[list[str | None], list[str]]:
         """(the author's names of the parameters, where the call passes a variable that an input is named after; those of
