@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ _BINARY = {
     "and_": "&", "or_": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
+_DIGITS = re.compile(r"-?[\d.]")
 _UNARY = {"neg": "-", "invert": "~"}
 
 
@@ -59,12 +61,22 @@ def spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str,
         return Binary(args[0], _BINARY[rest], args[1])
     if kind == "attribute":
         return Attribute(args[0], rest)
+    if kind == "method" and _is_number(args[0]):  # Python's own numbers have no such methods
+        w.module.modules.add(w.module.namespace)
+        if rest == "astype":
+            return Call(f"{w.module.namespace}.asarray", args[:1], [("dtype", args[1]), *kwargs])
+        return Call(f"{w.module.namespace}.{rest}", args, kwargs)
     if kind == "method":
         return Call(Attribute(args[0], rest), args[1:], kwargs)
     if kind == "unpack":
         return args[0]
     w.module.modules.add(kind)
     return Call(path, args, kwargs)
+
+
+def _is_number(expr: Expr) -> bool:
+    """Whether this is digits, which a caller passed for a value that is an array elsewhere."""
+    return _is_number(expr.value) if type(expr) is Unary else type(expr) is Text and _DIGITS.match(expr.text) is not None
 
 
 def _bare(index: Expr) -> Expr:

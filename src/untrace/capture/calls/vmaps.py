@@ -82,11 +82,14 @@ def noted_vmaps() -> Iterator[list[VmapCall]]:
     def note(call: jax_compat.MappedCall) -> None:
         nonlocal depth
         depth += 1
-        # Tracing a user's function once more may raise anything; then this call stays as JAX batched it.
-        with contextlib.suppress(Exception):
-            noted = _noted(call, depth > 1)
-            if noted is not None:
-                calls.append(noted)
+        # Tracing a user's function once more may raise anything, for one that Python's numbers decide something; then this
+        # call stays as JAX batched it.
+        for static in dict.fromkeys([_static_places(call), _static_places(call, numbers=True)]):
+            with contextlib.suppress(Exception):
+                noted = _noted(_without(call, static), depth > 1)
+                if noted is not None:
+                    calls.append(noted)
+                break
         depth -= 1
 
     with jax_compat.intercepted_vmap(note):
@@ -138,6 +141,46 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     axes = (*(None for _ in traced), *in_axes)
     signature = MapSignature((args, kwargs), out, len(traced), name_of_called(function))
     return VmapCall(body, inputs, axes, out_axes, outputs, call.source_info, signature, is_entry)
+
+
+def _static_places(call: jax_compat.MappedCall, numbers: bool = False) -> tuple[int, ...]:
+    """Which arguments that all elements have are no arrays, such as a configuration. numbers: whether Python's count as such."""
+    return tuple(
+        place
+        for place, (x, axis) in enumerate(zip(call.args, call.in_axes, strict=True))
+        if axis is None and (not _has_type(x) or numbers and isinstance(x, (bool, int, float, complex)))
+    )
+
+
+def _has_type(value: Any) -> bool:
+    try:
+        jax_compat.typeof(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _without(call: jax_compat.MappedCall, static: Sequence[int]) -> jax_compat.MappedCall:
+    """The same call of a function that knows some of its arguments, which are None in it."""
+    if not static:
+        return call
+    called = as_function(call.function)
+    left = [place not in static for place in range(len(call.args))]
+
+    @functools.wraps(called)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        rest = iter(jax.tree.leaves((args, kwargs)))
+        leaves = [next(rest) if is_array else x for x, is_array in zip(call.args, left, strict=True)]
+        given, named = jax.tree.unflatten(call.in_tree, leaves)
+        return called(*given, **named)
+
+    return dataclasses.replace(
+        call,
+        function=function,
+        in_tree=jax.tree.structure(jax.tree.unflatten(call.in_tree, [0 if is_array else None for is_array in left])),
+        args=list(itertools.compress(call.args, left)),
+        in_axes=list(itertools.compress(call.in_axes, left)),
+    )
 
 
 def as_function(called: Any) -> Any:

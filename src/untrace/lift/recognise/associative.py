@@ -66,16 +66,26 @@ def find_associative_scans(program: Program, refused: frozenset[JaxprEqn] = froz
 
 
 def _groups(equations: Sequence[Equation]) -> list[list[Equation]]:
-    """The equations of each call of `lax.associative_scan`, by the frames around it."""
-    groups: dict[Any, list[Equation]] = {}
+    """The equations of each call of `lax.associative_scan`, by the frames around it.
+
+    A loop of the author's calls it from one place: where the frames of a call's first equation come again, the next begins.
+    """
+    groups: dict[Any, list[list[Equation]]] = {}
+    last: dict[Any, Any] = {}
     for equation in equations:
         codes, offsets = _frames(equation)
         for place in range(len(codes) - 1, -1, -1):  # the outermost first
             if codes[place].co_name == _NAME and is_library_internal(codes[place].co_filename):
                 outside = tuple(zip(map(id, codes[place + 1 :]), offsets[place + 1 :], strict=True))
-                groups.setdefault(outside, []).append(equation)
+                inside = tuple(zip(map(id, codes[: place + 1]), offsets[: place + 1], strict=True))
+                calls = groups.setdefault(outside, [])
+                first, before = last.get(outside, (inside, None))
+                if not calls or inside == first != before:
+                    calls.append([])
+                calls[-1].append(equation)
+                last[outside] = first, inside
                 break
-    return list(groups.values())
+    return [call for calls in groups.values() for call in calls]
 
 
 def _frames(equation: Equation) -> tuple[Sequence[Any], Sequence[int]]:
