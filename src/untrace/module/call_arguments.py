@@ -82,7 +82,7 @@ def function_of(
         scope = Scope(w.module.scope)
         scope.claim_parameter(own_name)
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):
-            scope.claim_parameter(word)
+            scope.claim_closed_over(word)
         inner = type(w)(w.module, scope).inside(w)
         inner.names.update(closed)
     params: list[Parameter] = []

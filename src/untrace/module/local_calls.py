@@ -144,7 +144,7 @@ def _carry_name(
     initial = run[0].inputs[place]
     expr = w.atom(initial)
     leaf = leaf_behind(expr)
-    whole = leaf is None or not leaf.steps
+    whole = type(expr) is Name and w.scope.may_rebind(expr.id) and (leaf is None or not leaf.steps)
     if type(initial) is Value and type(expr) is Name and whole and not uses.after(initial, start):
         return expr.id, False
     hint = output_of(run[-1], output).hint or callee_of(run[0], Local).body.params[place].hint or "x"

@@ -58,7 +58,7 @@ class Body:
             pairs = [(param, expr) for param, expr in pairs if type(expr) is not Named or param in read]
         scope = Scope(w.module.scope)
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(_KEY.sub("", expr.flat()))}):
-            scope.claim_parameter(word)
+            scope.claim_closed_over(word)
         self.writer = type(w)(w.module, scope).inside(w)
         self.writer.names.update(pairs)
         self.params: list[Parameter] = []

@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"_\d+$")  # what `Scope.fresh` gives
 class Scope:
     """Names in one function; it never reuses a name that an enclosing scope has taken so far."""
 
-    __slots__ = ("_parent", "_taken", "_next", "_root", "_inside")
+    __slots__ = ("_parent", "_taken", "_around", "_next", "_root", "_inside")
 
     def __init__(self, parent: Scope | None = None):
         self._parent = parent
@@ -26,6 +26,7 @@ class Scope:
         # take a name that the inner scope already uses for something else.
         self._inside: set[str] = set()
         self._taken: set[str] = set()
+        self._around: set[str] = set()  # those of them that belong to a function around this one
         self._next: dict[str, int] = {}
 
     def taken(self, name: str) -> bool:
@@ -75,6 +76,15 @@ class Scope:
     def names(self) -> frozenset[str]:
         """Every name that this scope or one inside it uses so far."""
         return frozenset(self._taken | self._inside)
+
+    def claim_closed_over(self, name: str) -> None:
+        """Takes a name that the function reads from around it: it may not bind that one."""
+        self.claim_parameter(name)
+        self._around.add(name)
+
+    def may_rebind(self, name: str) -> bool:
+        """Whether `name` is a variable of this function itself."""
+        return name in self._taken and name not in self._around
 
     def claim_parameter(self, name: str) -> str:
         """`name` itself, now taken: parameters keep their names, and those hide nothing that the body needs."""

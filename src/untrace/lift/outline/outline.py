@@ -147,13 +147,14 @@ class Outliner(FunctionNames):
         """Shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
         loop that does not depend on its turns, and is not what the call does there."""
         every = [(shape, piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
-        looped = {_site(piece.call) for _, piece in every if piece.scan.looped}
-        inside = {shape for shape, piece in every if piece.scan.looped}
-        bodies = {jax_compat.function_name(scan.function.jaxpr) for scan in scans if scan.looped}
+        inside = {shape for shape, piece in every if piece.scan.around}
+        sites = {(f, _site(piece.call)) for _, piece in every for f in piece.scan.around}
+        bodies = {(f, jax_compat.function_name(scan.function.jaxpr)) for scan in scans for f in scan.around}
         return {
             shape
             for shape, piece in every
-            if shape not in inside and (_site(piece.call) in looped or piece.call.callee.name in bodies)
+            if shape not in inside
+            and ((piece.scan.function, _site(piece.call)) in sites or (piece.scan.function, piece.call.callee.name) in bodies)
         }
 
     def _backward(self) -> set[Function]:
@@ -189,7 +190,8 @@ class Outliner(FunctionNames):
             if function not in backward:
                 saved = caller.saved_by_loop(loop) if caller is not None and loop is not None else frozenset()
                 looped = caller is not None and function.jaxpr is not None
-                scans[function] = Region(function, self, saved=saved, looped=looped)
+                around = (caller.function, *caller.around) if caller is not None and looped else ()
+                scans[function] = Region(function, self, saved=saved, around=around)
             elif caller is not None and loop is not None:
                 sums, terms = put_sums_last(function, loop)
                 self.terms.update(terms)

@@ -52,7 +52,7 @@ class Region:
     """One function that is being outlined, and how far each of its values is needed.
 
     `backward`: whether it is the body of a backward loop. `saved`: results that only a backward loop needs. `sums`:
-    equations that add up its carry. `looped`: whether it is the body of a loop.
+    equations that add up its carry. `around`: of the body of a loop, the functions that the loop stands in, the innermost first.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Region:
         backward: bool = False,
         saved: Container[Value] = (),
         sums: Container[Equation] = (),
-        looped: bool = False,
+        around: Sequence[Function] = (),
     ):
         self.function = function
         self.backward = backward
         self.slices = outliner.slices
         self.equations = function.equations
-        name = jax_compat.function_name(function.jaxpr) if looped else ""
+        name = jax_compat.function_name(function.jaxpr) if around else ""
         self.root = call_tree(function.equations, outliner.provenance, backward, sums, name)
         self.equations = function.equations = sums_outside(self.root, function.equations)
         end = len(self.equations)
@@ -93,7 +93,7 @@ class Region:
         self.pieces: list[int | Piece] = []
         self.saved: dict[Value, Piece] | None = None
         self.makers_of: dict[Any, Equation] | None = None
-        self.looped = looped
+        self.around = around
 
     def makers(self, outliner: Saving) -> dict[Value, Piece]:
         """{value that a kept forward part saves: which part}."""

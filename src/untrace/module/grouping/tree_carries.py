@@ -106,7 +106,7 @@ def variable(w: Any, run: Sequence[Equation], tree: Leaf, later: Sequence[Any]) 
         if atom in values or expr is not None and type(expr) is not Name and tree.root.id in expr.flat():
             break
     else:
-        if not tree.steps:
+        if not tree.steps and w.scope.may_rebind(tree.root.id):
             return tree.root.id, None
     word = tree.steps[-1][1] if tree.steps else tree.root.id
     name = w.scope.fresh(identifier(word, "tree"))

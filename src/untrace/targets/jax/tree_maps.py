@@ -168,7 +168,7 @@ def _leaf_function(
     function = callee.turns[turn]
     scope = Scope(w.module.scope)
     for expr in shared:
-        scope.claim_parameter(_root(expr))
+        scope.claim_closed_over(_root(expr))
     inner = type(w)(w.module, scope)
     params = []
     for value, name in zip(function.params, callee.names, strict=False):
