@@ -309,6 +309,7 @@ class _Mapper:
             if one is None:
                 return None
             found.append(one)
+            made.difference_update(one.outputs)  # a tree, which the next may take
             result = None  # the author's name is the first one's
         return found
 
@@ -341,7 +342,8 @@ class _Mapper:
         return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, origin)
 
     def _parts(self, turn: Sequence[Equation]) -> list[list[int]] | None:
-        """For each value that a turn gives back, the places of the equations that it takes; None where they overlap."""
+        """For each value that a turn gives back, the places of the equations that it takes beside those that another one
+        takes; None where that cannot be told."""
         inside: dict[Value, int] = {}
         makers: dict[Value, int] = {}
         for at, equation in enumerate(turn):
@@ -351,17 +353,17 @@ class _Mapper:
             for output in equation.outputs:
                 if output is not None:
                     makers[output] = at
+        given = [at for output, at in makers.items() if self.uses.get(output, 0) > inside.get(output, 0)]
         parts = []
-        for output, at in makers.items():
-            if self.uses.get(output, 0) > inside.get(output, 0):
-                part: set[int] = set()
-                stack = [at]
-                while stack:
-                    place = stack.pop()
-                    if place not in part:
-                        part.add(place)
-                        stack.extend([makers[a] for a in turn[place].inputs if a in makers])
-                parts.append(sorted(part))
+        for last in given:
+            part: set[int] = set()
+            stack = [last]
+            while stack:
+                place = stack.pop()
+                if place not in part and (place == last or place not in given):
+                    part.add(place)
+                    stack.extend([makers[a] for a in turn[place].inputs if a in makers])
+            parts.append(sorted(part))
         places = [place for part in parts for place in part]
         several = any(len(turn[part[-1]].outputs) != 1 for part in parts)
         return None if several or len(places) != len(set(places)) or len(places) != len(turn) else parts

@@ -15,6 +15,7 @@ from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
 from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Tuple, along, quoted
+from untrace.python.walk import nodes_of
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
 
@@ -83,6 +84,17 @@ class Turns(AntiUnifier):
         if len(kinds) > 1:
             raise Different
         return rows[0], self.unify([s.value for s in rows])
+
+    def is_recurrence(self) -> bool:
+        """Whether each turn makes what it hands over of what was handed to it: else the turns begin at another statement."""
+        reached = {place: self._reaches(place, set()) for place in self.carries}
+        return bool(reached) and all(reached.values())
+
+    def _reaches(self, place: Place, seen: set[int]) -> bool:
+        seen.add(place[0])
+        holes = [n for n in nodes_of(self.template[place[0]][1]) if isinstance(n, Hole)]
+        inside = [n.key for n in holes if type(n) is Own and n.key[0] not in seen]
+        return any(type(n) is Carry for n in holes) or any(self._reaches(key, seen) for key in inside)
 
     def name(self, place: Place) -> str:
         """What the author, or the first turn that has it, calls a value."""

@@ -282,7 +282,7 @@ class _Roller:
             turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
         except Different:
             return None
-        if not turns.carries or not turns.elements:
+        if not turns.is_recurrence() or not turns.elements:
             return None
         before = self._notes()
         written = write_loop(self, turns, statements[:start], statements[stop:], temporary)
