@@ -328,6 +328,31 @@ def test_pullbacks_that_are_called_several_times_and_closed_over():
     assert "(d_w,) = pullback(r)" in text and "i32[]" not in text, text
 
 
+def test_a_pullback_in_a_loop_after_a_loop_of_the_same_function():
+    def block(p, x):
+        h = jnp.tanh(x @ p["w"] + p["b"])
+        return x + jnp.sin(h) @ p["v"]
+
+    def encode(blocks, x):
+        for p in blocks:
+            x = block(p, x)
+        return x
+
+    def step(blocks, chunks):
+        encoded = jax.lax.map(lambda chunk: encode(blocks, chunk), chunks)
+
+        def accumulate(grads, xs):
+            chunk, cotangent = xs
+            _, pullback = jax.vjp(lambda blocks: encode(blocks, chunk), blocks)
+            return jax.tree.map(jnp.add, grads, pullback(cotangent)[0]), None
+
+        return jax.lax.scan(accumulate, jax.tree.map(jnp.zeros_like, blocks), (chunks, encoded))[0]
+
+    blocks = [{"b": i + Y[0], "v": i - W.T, "w": W} for i in range(3)]
+    text = written(step, blocks, np.stack([X, X + 1.0]))
+    assert text.count("def block(") == 1 and text.count("block(") == 3 and text.count("jax.vjp(encode") == 1
+
+
 def test_transposed_functions_that_are_called_later():
     def blur(x):
         return jnp.convolve(x, jnp.array([0.25, 0.5, 0.25]), mode="same") * 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import NamedTuple
@@ -204,6 +205,62 @@ def test_keyword_arguments_and_partial_functions():
 
     written(lambda a, b: jax.vmap(scaled)(a, by=b), X, X)
     written(lambda a: jax.vmap(functools.partial(scaled, by=2.0))(a), X)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    scale: float = 2.0
+    steps: int = 3
+
+
+def test_an_argument_that_is_no_array():
+    def one(w, x, config):
+        slope = jax.grad(lambda q: jnp.sum(jnp.tanh(w @ q) ** 2))
+        x, _ = lax.scan(lambda c, _: (c - config.scale * slope(c), None), x, None, length=config.steps)
+        return jnp.sum(x**2)
+
+    def step(w, xs):
+        def loss(w):
+            return jnp.mean(jax.vmap(one, in_axes=(None, 0, None))(w, xs, Config()))
+
+        return jax.value_and_grad(loss)(w)
+
+    text = written(step, X, X)
+    assert "jax.vmap(one" in text and "jax.value_and_grad(loss)" in text and "jax.grad(" in text
+
+
+def test_numbers_that_decide_what_is_traced():
+    def one(w, x, count, flag):
+        for _ in range(count):
+            x = jnp.sin(w.T @ w @ x) if flag else x
+        return x.sum()
+
+    text = written(lambda w, xs: jax.vmap(one, (None, 0, None, None))(w, xs, 2, True), X, X)
+    assert "jax.vmap(one" in text
+
+
+def test_a_number_in_the_place_of_an_array():
+    def field(w, t, x):
+        projected = jnp.stack([t, x]) @ lax.stop_gradient(w["f"])
+        h = jnp.concatenate([jnp.cos(projected), jnp.sin(projected)])
+        return (jnp.sin(jnp.tanh(h @ w["w"] + w["b"])) @ w["v"])[0]
+
+    def start_loss(w, xs):
+        return jnp.mean(jax.vmap(field, (None, None, 0))(w, 0.0, xs) ** 2)
+
+    def residual(w, t, x):
+        u, u_t = jax.jvp(lambda s: field(w, s, x), (t,), (jnp.ones_like(t),))
+        return u_t + u * jax.grad(field, argnums=2)(w, t, x)
+
+    def residual_loss(w, xs):
+        return jnp.mean(jax.vmap(residual, (None, 0, 0))(w, xs, xs) ** 2)
+
+    def step(w, xs):
+        return [jax.value_and_grad(loss)(w, xs) for loss in (start_loss, residual_loss)]
+
+    w = {"f": X[:2], "w": np.ones((6, 4), np.float32), "b": X[:, 0], "v": X[:, :1]}
+    text = written(step, w, X[:, 1], count=2)
+    assert text.count("jax.value_and_grad(") == 2 and "jax.grad(" in text
 
 
 def test_elements_that_no_one_reads():

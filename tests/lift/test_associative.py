@@ -50,6 +50,15 @@ def test_a_recurrence_is_a_call_with_the_authors_function(length: int) -> None:
     assert "pad(" not in source and "concatenate" not in source
 
 
+def test_a_python_loop_of_calls_from_one_place() -> None:
+    def layers(x: Any, drives: Any) -> Any:
+        for drive in drives:
+            _, x = lax.associative_scan(combine, (drive, x))
+        return x
+
+    written(layers, XS, [XS, XS + 1.0, XS - 1.0], calls=3)
+
+
 def test_without_simplifications_it_is_the_same_jaxpr() -> None:
     d = untrace.decompile(recurrence, simplify=False)(XS, XS)
     assert d.proof.level == "jaxpr" and "lax.associative_scan(" in d.source

@@ -9,6 +9,9 @@ import pytest
 
 import untrace
 from untrace.module.loops import of_statements
+from untrace.module.loops.align_turns import Turns
+from untrace.python.statements import Assign
+from untrace.python.tree import Binary, Call, Leaf, Name
 
 pytestmark = pytest.mark.usefixtures("unguarded", "written_out")
 
@@ -294,6 +297,22 @@ def test_layers_that_differ_stay():
         return x
 
     assert "for " not in checked(forward, layers(3, w=(4, 4)), X)
+
+
+@pytest.mark.parametrize(("hands_on", "loops"), [(lambda k: Name(f"total_{k}"), True), (lambda k: part(k, "w"), False)])
+def test_turns_hand_on_what_they_make_of_what_they_are_handed(hands_on, loops):
+    turns = [
+        [
+            Assign([f"total_{k}"], Binary(Name(f"h_{k - 1}" if k else "h"), "+", part(k, "b"))),
+            Assign([f"h_{k}"], Call("jnp.square", [hands_on(k)])),
+        ]
+        for k in range(3)
+    ]
+    assert Turns(turns, {}.get).is_recurrence() is loops
+
+
+def part(number, key):
+    return Leaf(Name("layers"), (("item", str(number), 3), ("item", f'"{key}"', 0)))
 
 
 def test_no_loop_where_it_would_be_longer():

@@ -354,3 +354,19 @@ def test_a_tree_with_one_branch_is_mapped_as_a_whole():
     written = untrace.decompile(fit)({"layers": layers}, jnp.ones((5, 4)))
     assert written.proof.at_least("hlo")
     assert "jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)" in written.source, written.source
+
+
+def test_what_a_leaf_gives_on_the_way_is_a_tree_of_its_own():
+    def scaled(g):
+        size = jnp.sin(g)
+        return g * size, size
+
+    def both(params, x):
+        leaves, structure = jax.tree.flatten(jax.grad(loss)(params, x))
+        pairs = [scaled(g) for g in leaves]
+        return tuple(jax.tree.unflatten(structure, part) for part in zip(*pairs, strict=True))
+
+    d = untrace.decompile(both)(PARAMS, X)
+    assert d.source.count("jax.tree.map(") == 2 and d.source.count("jnp.sin") == 1, d.source
+    for got, want in zip(jax.tree.leaves(d(PARAMS, X)), jax.tree.leaves(both(PARAMS, X)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)

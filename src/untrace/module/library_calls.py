@@ -76,7 +76,9 @@ def spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str,
 
 def _is_number(expr: Expr) -> bool:
     """Whether this is digits, which a caller passed for a value that is an array elsewhere."""
-    return _is_number(expr.value) if type(expr) is Unary else type(expr) is Text and _DIGITS.match(expr.text) is not None
+    return (
+        _is_number(expr.value) if type(expr) is Unary else type(expr) is Text and _DIGITS.match(expr.text) is not None
+    )
 
 
 def _bare(index: Expr) -> Expr:

@@ -154,7 +154,10 @@ class Outliner(FunctionNames):
             shape
             for shape, piece in every
             if shape not in inside
-            and ((piece.scan.function, _site(piece.call)) in sites or (piece.scan.function, piece.call.callee.name) in bodies)
+            and (
+                (piece.scan.function, _site(piece.call)) in sites
+                or (piece.scan.function, piece.call.callee.name) in bodies
+            )
         }
 
     def _backward(self) -> set[Function]:

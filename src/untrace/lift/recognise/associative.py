@@ -76,8 +76,8 @@ def _groups(equations: Sequence[Equation]) -> list[list[Equation]]:
         codes, offsets = _frames(equation)
         for place in range(len(codes) - 1, -1, -1):  # the outermost first
             if codes[place].co_name == _NAME and is_library_internal(codes[place].co_filename):
-                outside = tuple(zip(map(id, codes[place + 1 :]), offsets[place + 1 :], strict=True))
-                inside = tuple(zip(map(id, codes[: place + 1]), offsets[: place + 1], strict=True))
+                frames = tuple(zip(map(id, codes), offsets, strict=True))
+                inside, outside = frames[: place + 1], frames[place + 1 :]
                 calls = groups.setdefault(outside, [])
                 first, before = last.get(outside, (inside, None))
                 if not calls or inside == first != before:
