@@ -46,7 +46,7 @@ from untrace.prove.retrace import Goal
 from untrace.targets.jax.rules.table import JAX
 
 # Above this many equations only those simplifications are made whose proof needs no compilation.
-_MOST_COMPILED = 3000
+_MOST_COMPILED = 6000
 # Of so many equations XLA takes longer for two programs at once than what it is spared by the second being begun later.
 _MANY = 500
 

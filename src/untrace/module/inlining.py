@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -10,10 +11,19 @@ from jax.extend.core import JaxprEqn
 from untrace.ir.calls import passed_operands, repeated_slots
 from untrace.ir.nodes import Atom, Equation, Library, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
+from untrace.python.tree import Expr
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.
 FOLDED_WIDTH = 44
 RETURNED_WIDTH = 76  # what a function returns, and nothing else
+_COUNT = re.compile(r"_\d+\b")
+_SIZE = re.compile(r"(?<![\w.])\d{1,5}(?![\w.])")
+
+
+def length_of(expr: Expr) -> int:
+    """The letters of an expression, without the numbers of names and two for each size: functions that differ in these alone
+    are laid out alike."""
+    return len(_SIZE.sub("16", _COUNT.sub("", expr.flat())))
 
 
 def unread(equations: Sequence[Equation], results: Sequence[Atom], forced: Container[JaxprEqn]) -> set[Equation]:

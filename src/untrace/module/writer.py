@@ -40,7 +40,7 @@ from untrace.module.call_arguments import Unpacked
 from untrace.module.constants import ConstantWriter, Named
 from untrace.module.docstrings import Described
 from untrace.module.grouping.result_trees import note_returned
-from untrace.module.inlining import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, unread
+from untrace.module.inlining import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, length_of, unread
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
@@ -485,7 +485,7 @@ class FunctionWriter:
         limit = RETURNED_WIDTH if returned else FOLDED_WIDTH
         if single and output is not None and output in self._folding and not self._stands(output):
             # The arguments of a call have their lines.
-            if returned and type(expr) is Call or len(expr.flat()) <= limit:
+            if returned and type(expr) is Call or length_of(expr) <= limit:
                 self.names[output] = expr
                 self._note_folded(equation)
                 if self.module.in_order:

@@ -3,14 +3,14 @@
     def block(params, x):  ...  jnp.ones((8,)) ... / 144.0          def block(params, x, count):
     def block_2(params, y):  ...  jnp.ones((16,)) ... / 576.0   ->      ... jnp.ones((x.shape[-1],)) ... / count
 
-A number that is the size of an axis of an argument in each of them is written so; what is left becomes an argument, which
-the calls pass, and so do arrays of the module. Python evaluates both while it traces, so that the program stays the same.
+A number that is the size of an axis of an argument in each of them is written so, or as a part of that size, and the only size
+that differs in a reshape as -1; what is left becomes an argument, which the calls pass, and so do arrays of the module. Python evaluates both while it traces, so that the program stays the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from untrace.module.writer import ModuleWriter
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.names import base_of
 from untrace.python.statements import Def, Parameter, Statement
-from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text
+from untrace.python.tree import ATOM, UNARY, Attribute, Binary, Call, Expr, Leaf, Name, Subscript, Text
 from untrace.python.types import Type, array_type
 from untrace.python.walk import copied, nodes_of, rebuilt
 
@@ -100,9 +100,11 @@ def _merge(
     scope = scope_of(first, module.scope)
     extra: list[Parameter] = []
     order = {text: place for place, text in enumerate(module.words)}
+    varying = [v for v in varying if len(set(v.texts)) > 1]
+    implied = _implied(varying)
     for number in sorted(varying, key=lambda v: order.get(v.texts[0], len(order))):
         column, word = number.texts, number.keyword
-        if len(set(column)) == 1 or column in found:
+        if number in implied or column in found:
             continue
         is_size = word != "axis" and all(text.isdigit() for text in column)
         size = size_of_argument(first, [int(text) for text in column], types) if is_size else None
@@ -138,7 +140,9 @@ def _merge(
         module.described.shared(first, other)
 
     def decided(node: object) -> Any:
-        return found.get(node.texts, node.own) if type(node) is Varying else rebuilt(node, decided)
+        if type(node) is Varying:
+            return Text("-1", UNARY) if node in implied else found.get(node.texts, node.own)
+        return rebuilt(node, decided)
 
     made = decided(made)
     first.params, first.body, first.decorators = made.params, made.body, made.decorators
@@ -149,6 +153,20 @@ def _merge(
     first.params = [*first.params, *extra]
     module.described.also(first, [(p.name, kind) for p, kind in zip(extra, kinds, strict=True)])
     return [first, *changed]
+
+
+def _implied(varying: Sequence[Varying]) -> set[Varying]:
+    """The numbers of which each is the only one that differs in the shape that `x.reshape(1, 1, 8)` asks for."""
+    alone: dict[Call, list[Varying]] = {}
+    for number in varying:
+        call = number.call
+        if call is not None and type(call.func) is Attribute and call.func.name == "reshape":
+            alone.setdefault(call, []).append(number)
+    return {
+        numbers[0]
+        for call, numbers in alone.items()
+        if len(numbers) == 1 and all(a.flat().isdigit() and a.flat() != "0" for a in call.args)
+    }
 
 
 def author_s_parameter(module: ModuleWriter, alike: Sequence[Def]) -> str | None:
@@ -192,22 +210,50 @@ def _number(text: str) -> Text:
 def size_of_argument(
     first: Def, numbers: Sequence[float], types: Sequence[Sequence[tuple[str, Type]]], from_last: bool = False
 ) -> Expr | None:
-    """`x.shape[k]` where that is the number in each of several functions, of whose parameters these are the types.
+    """`x.shape[k]`, or a part of it as `x.shape[k] // 4`, where that is the number in each of several functions, of whose
+    parameters these are the types.
 
     from_last: whether the last axis is asked first.
     """
     rebound = set(bound_names(Def("", (), first.body)))
+    arrays: list[tuple[Expr, list[tuple[int, ...]]]] = []
     for place, parameter in enumerate(first.params):
         kinds = [t[place][1] if place < len(t) else None for t in types]
-        shapes = [k.aval.shape for k in kinds if k is not None and k.kind == "array" and k.aval is not None]
-        if parameter.name in rebound or len(shapes) < len(kinds):
-            continue
-        rank = len(shapes[0])
-        for axis in sorted(range(rank), reverse=from_last):
-            if all(len(s) == rank and s[axis] == n for s, n in zip(shapes, numbers, strict=True)):
+        if parameter.name not in rebound:
+            arrays.extend(_arrays(Leaf(Name(parameter.name), ()), kinds))
+    arrays.sort(key=lambda array: len(array[0].flat()) if type(array[0]) is Leaf else 0)
+    for is_part in (False, True) if all(isinstance(n, int) for n in numbers) else (False,):
+        for array, shapes in arrays:
+            rank = len(shapes[0])
+            for axis in sorted(range(rank), reverse=from_last):
+                sizes = [s[axis] for s in shapes]
                 index = "-1" if axis == rank - 1 else str(axis)
-                return Subscript(Attribute(Name(parameter.name), "shape"), _number(index))
+                size = Subscript(Attribute(array, "shape"), _number(index))
+                if not is_part and sizes == list(numbers):
+                    return size
+                ratio = sizes[0] // max(1, int(numbers[0]))
+                if is_part and ratio > 1 and all(n * ratio == s for n, s in zip(numbers, sizes, strict=True)):
+                    return Binary(size, "//", Text(str(ratio)))
     return None
+
+
+def _arrays(root: Leaf, kinds: Sequence[Type | None]) -> Iterator[tuple[Expr, list[tuple[int, ...]]]]:
+    """The arrays in a parameter that has these types, and their shapes in each of the functions."""
+    known = [k for k in kinds if k is not None]
+    first = known[0] if len(known) == len(kinds) else None
+    if first is None or any(k.kind != first.kind or len(k.parts) != len(first.parts) for k in known):
+        return
+    if first.kind == "array":
+        shapes = [tuple(k.aval.shape) for k in known if hasattr(k.aval, "shape")]
+        if len(shapes) == len(known) and len({len(s) for s in shapes}) == 1:
+            yield root if root.steps else root.root, shapes
+        return
+    for place, (key, _) in enumerate(first.parts):
+        if any(k.parts[place][0] != key for k in known):
+            continue
+        is_item = first.kind in ("dict", "list", "tuple")
+        step = ("item" if is_item else "attribute", key or str(place), 0 if key else len(first.parts))
+        yield from _arrays(Leaf(root.root, (*root.steps, step)), [k.parts[place][1] for k in known])
 
 
 def outline_of(definition: Def) -> tuple[object, ...]:
@@ -218,13 +264,14 @@ def outline_of(definition: Def) -> tuple[object, ...]:
 class Varying(Expr):
     """What stands for a number, or an array of the module, of each of several functions until that is decided.
 
-    `texts`: what each has; `own`: the first one's; `keyword`: of which keyword argument a number is the value, "" for others.
+    `texts`: what each has; `own`: the first one's; `keyword`: of which keyword argument a number is the value, "" for others;
+    `call`: the first one's call of which it is a positional argument.
     """
 
-    __slots__ = ("texts", "own", "keyword")
+    __slots__ = ("texts", "own", "keyword", "call")
 
-    def __init__(self, texts: tuple[str, ...], own: Expr, keyword: str):
-        self.texts, self.own, self.keyword = texts, own, keyword
+    def __init__(self, texts: tuple[str, ...], own: Expr, keyword: str, call: Call | None):
+        self.texts, self.own, self.keyword, self.call = texts, own, keyword, call
 
     def flat(self) -> str:
         return self.own.flat()
@@ -265,7 +312,8 @@ class Alike(AntiUnifier):
         ):
             node, slot, way = position
             is_passed = type(first) is Text and slot == "kwargs" and len(way) == 2
-            self.varying.append(Varying(texts, first, node.kwargs[way[0]][0] if is_passed else ""))
+            call = node if type(node) is Call and slot == "args" and len(way) == 1 else None
+            self.varying.append(Varying(texts, first, node.kwargs[way[0]][0] if is_passed else "", call))
             return self.varying[-1]
         self.word((first, "id", ()), texts)
         return first
