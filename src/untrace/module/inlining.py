@@ -17,7 +17,7 @@ from untrace.python.tree import Expr
 FOLDED_WIDTH = 44
 RETURNED_WIDTH = 76  # what a function returns, and nothing else
 _COUNT = re.compile(r"_\d+\b")
-_SIZE = re.compile(r"(?<![\w.])\d{1,5}(?![\w.])")
+_SIZE = re.compile(r"(?<![\w.])-?\d{1,5}(?![\w.])")
 
 
 def length_of(expr: Expr) -> int:

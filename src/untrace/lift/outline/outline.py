@@ -48,7 +48,16 @@ from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_kinds import may_be_numbers
 from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
-from untrace.lift.outline.regions import Piece, Region, Shape, calls_around, is_called_once, is_uneven, only_call
+from untrace.lift.outline.regions import (
+    Piece,
+    Region,
+    Shape,
+    calls_around,
+    is_called_once,
+    is_uneven,
+    only_call,
+    taken_out_of_loops,
+)
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.call_records import Access
 from untrace.provenance.sites import Frame
@@ -108,7 +117,7 @@ class Outliner(FunctionNames):
         for scan in scans:
             self._fold_whole(scan)
             self.turns.find(scan.pieces)
-        self.taken_out = self._taken_out(every, scans)
+        self.taken_out = taken_out_of_loops(every, scans)
         addends: Sequence[Any] = ()
         # Forward parts first: what they save goes to the backward ones as one value.
         for backward in (False, True):
@@ -142,23 +151,6 @@ class Outliner(FunctionNames):
             scan.pieces = []
         for shape in every:
             shape.pieces, shape.variants = [], []
-
-    def _taken_out(self, shapes: Sequence[Shape], scans: Sequence[Region]) -> set[Shape]:
-        """Shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the
-        loop that does not depend on its turns, and is not what the call does there."""
-        every = [(shape, piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
-        inside = {shape for shape, piece in every if piece.scan.around}
-        sites = {(f, _site(piece.call)) for _, piece in every for f in piece.scan.around}
-        bodies = {(f, jax_compat.function_name(scan.function.jaxpr)) for scan in scans for f in scan.around}
-        return {
-            shape
-            for shape, piece in every
-            if shape not in inside
-            and (
-                (piece.scan.function, _site(piece.call)) in sites
-                or (piece.scan.function, piece.call.callee.name) in bodies
-            )
-        }
 
     def _backward(self) -> set[Function]:
         """The functions that only transposed equations call: their own equations do not say so any more."""
@@ -595,11 +587,3 @@ class Outliner(FunctionNames):
             )
         function.facts = facts
         return function
-
-
-def _site(call: Call) -> tuple[Any, ...]:
-    """Where a call stands in the author's code, and what it calls."""
-    frame = call.frame
-    callee = call.callee
-    assert callee is not None  # that is a function's own root
-    return (id(callee.code), None if frame is None else (id(frame.code), frame.lasti))

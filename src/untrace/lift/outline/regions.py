@@ -222,3 +222,22 @@ def only_call(piece: Piece) -> Piece | None:
     """The call that is all that a piece does."""
     only = piece.items[0] if len(piece.items) == 1 else None
     return only if type(only) is Piece else None
+
+
+def taken_out_of_loops(shapes: Sequence[Shape], regions: Sequence[Region]) -> set[Shape]:
+    """Shapes that are only what JAX takes out of a loop where it differentiates that: the part of a call in the loop that does
+    not depend on its turns, and is not what the call does there."""
+    every = [(shape, piece) for shape in shapes for piece in shape.pieces if not piece.call.backward]
+    inside = {shape for shape, piece in every if piece.scan.around}
+    sites = {(f, _site(piece.call)) for _, piece in every for f in piece.scan.around}
+    bodies = {(f, jax_compat.function_name(region.function.jaxpr)) for region in regions for f in region.around}
+    outside = [(shape, piece.scan.function, piece.call) for shape, piece in every if shape not in inside]
+    return {s for s, f, call in outside if (f, _site(call)) in sites or (f, call.callee.name) in bodies}
+
+
+def _site(call: Call) -> tuple[Any, ...]:
+    """Where a call stands in the author's code, and what it calls."""
+    frame = call.frame
+    callee = call.callee
+    assert callee is not None  # that is a function's own root
+    return (id(callee.code), None if frame is None else (id(frame.code), frame.lasti))

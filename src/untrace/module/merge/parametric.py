@@ -4,7 +4,8 @@
     def block_2(params, y):  ...  jnp.ones((16,)) ... / 576.0   ->      ... jnp.ones((x.shape[-1],)) ... / count
 
 A number that is the size of an axis of an argument in each of them is written so, or as a part of that size, and the only size
-that differs in a reshape as -1; what is left becomes an argument, which the calls pass, and so do arrays of the module. Python evaluates both while it traces, so that the program stays the same.
+that differs in a reshape as -1; what is left becomes an argument, which the calls pass, and so do arrays of the module. Python
+evaluates all of it while it traces, so that the program stays the same.
 """
 
 from __future__ import annotations
