@@ -221,9 +221,8 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         x_12 = _select_if_batched(cond_fun, num_steps, num_steps)
         val2_5 = select_if_vmap(cond_fun, t1_sim_or_dt0, t1_sim_or_dt0)
         x_13 = _select_if_batched(cond_fun, np.int32(0), x_4)
-        x_14 = _select_if_batched(cond_fun, num_steps_2, x_5)
-        x_15 = _select_if_batched(cond_fun, num_accepted_steps, x_6)
-        x_16 = _select_if_batched(cond_fun, num_rejected_steps, x_7)
+        x_14 = _select_if_batched(cond_fun, num_accepted_steps, x_6)
+        x_15 = _select_if_batched(cond_fun, num_rejected_steps, x_7)
         return (
             x + 1,
             cond_fun & ((tprev < t1) & flag_2),
@@ -238,9 +237,9 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             select_if_vmap(cond_fun, t0_3, t0_3),
             val2_5,
             x_13,
+            _select_if_batched(cond_fun, num_steps_2, x_5),
             x_14,
             x_15,
-            x_16,
             _select_if_batched(cond_fun, x_8, x_8),
             ts.copy(),
             ys.copy(),
@@ -368,8 +367,8 @@ def jacobian_end_energy(params, state):
         _weakly_typed(parts.ravel(), jnp.float32),
         _weakly_typed(parts_2.ravel(), jnp.float32),
     )
-    total_dot = updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)
-    parts_3, parts_4 = jnp.split(0.5 * total_dot.squeeze(axis=1), 2)
+    total_dot = (updated * (2.0 * ys) + updated_2 * (2.0 * ys_2)).squeeze(axis=1)
+    parts_3, parts_4 = jnp.split(0.5 * total_dot, 2)
     return parts_3.reshape(), parts_4.reshape()
 
 
