@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from outline_programs import (
     KEY,
     PROGRAMS,
@@ -335,6 +336,32 @@ def test_functions_that_differ_in_sizes_are_one():
     ours, theirs = found(weights, X), jax.jit(gradient)(weights, X)
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_sizes_that_arguments_tell_are_no_arguments():
+    def group_norm(p, x):
+        b, h, w, c = x.shape
+        mean = jnp.mean(x.reshape(b, h, w, 2, c // 2), axis=(1, 2, 4))
+        centered = x - jnp.repeat(mean, c // 2, axis=-1)[:, None, None]
+        return centered * lax.reshape(p["scale"], (1, 1, 1, c)) + lax.reshape(p["bias"], (1, 1, 1, c))
+
+    def block(p, x):
+        y = jnp.tanh(group_norm(p["norm"], x)) @ p["dense"]["w"] + lax.reshape(p["dense"]["b"], (1, 1, 1, x.shape[-1]))
+        return x + jnp.sin(y)
+
+    def net(blocks, xs):
+        return [block(p, x) for p, x in zip(blocks, xs, strict=True)]
+
+    def params(c):
+        return {"norm": {"scale": 2.0 * jnp.ones(c), "bias": jnp.ones(c)}, "dense": {"w": jnp.eye(c), "b": jnp.ones(c)}}
+
+    xs = [jnp.linspace(0.0, 1.0, 50 * c).reshape(2, 5, 5, c) for c in (8, 16)]
+    found = untrace.decompile(net, sizes="fixed", simplify=False)([params(8), params(16)], xs)
+    assert sorted(functions_of(found.source)) == ["block", "group_norm", "net"], found.source
+    assert "def block(p, x):" in found.source and "def group_norm(p, x):" in found.source
+    assert "x.shape[-1] // 2" in found.source and "reshape(1, 1, 1, -1)" in found.source
+    for one, other in zip(found([params(8), params(16)], xs), jax.jit(net)([params(8), params(16)], xs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_numbers_in_which_functions_differ_are_arguments():
