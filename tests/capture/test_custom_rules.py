@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import untrace
 from untrace import jax_compat
@@ -437,3 +438,33 @@ def test_a_derivative_in_the_rule_of_a_function_with_a_fixed_argument_stays_a_ca
     written = untrace.decompile(lambda cost: jax.grad(loss)(cost) * 2.0)(X[:, None] * X)
     assert "jax.vjp(residual" in written.source and "jax.grad(loss)" in written.source, written.source
     assert written.proof.at_least("hlo")
+
+
+def test_an_array_in_a_mapped_loop_of_a_rule() -> None:
+    def distance(params, p):
+        return jnp.sqrt(jnp.sum(p[jnp.array([0, 2])] ** 2)) - params["r"] + p[1] * params["h"]
+
+    def march(params, origin, direction):
+        def body(carry):
+            t, i = carry
+            return t + distance(params, origin + t * direction), i + 1
+
+        start = distance(params, origin), 0
+        return lax.while_loop(lambda c: (c[1] < 8) & (jnp.abs(c[0]) > 1e-3), body, start)[0]
+
+    depth = jax.custom_vjp(march)
+
+    def backward(saved, cotangent):
+        _, pullback = jax.vjp(lambda params, o, d: distance(params, o + saved[3] * d), *saved[:3])
+        return pullback(cotangent)
+
+    depth.defvjp(lambda *args: (march(*args), (*args, march(*args))), backward)
+
+    def loss(params, origin, directions):
+        return jnp.mean(jax.vmap(lambda d: depth(params, origin, d))(directions))
+
+    args = {"h": jnp.float32(0.1), "r": jnp.float32(0.5)}, jnp.ones(3), jnp.ones((5, 3))
+    d = untrace.decompile(lambda *args: jax.value_and_grad(loss)(*args))(*args)
+    assert d.proof.level == "jaxpr", d.proof
+    for got, want in zip(jax.tree.leaves(d(*args)), jax.tree.leaves(jax.value_and_grad(loss)(*args)), strict=True):
+        assert jnp.allclose(got, want, rtol=1e-5)

@@ -70,11 +70,14 @@ def _close_called(equations: Sequence[Equation]) -> bool:
 
 
 def closed_over(equation: Equation) -> Iterator[tuple[Function, Any]]:
-    """The functions of an equation that Python writes as closures, with the operands for their first parameters."""
+    """The functions of an equation that Python writes as closures, with the operands for their first parameters.
+
+    A loop whose elements stop each at a time of its own, as batching makes it, has no such form: it is bound with its operands.
+    """
     callee, inputs = equation.callee, equation.inputs
     if type(callee) is Scan:
         yield callee.body, inputs[: callee.consts]
-    elif type(callee) is While:
+    elif type(callee) is While and not np.shape(callee.condition.results[0].aval):
         yield callee.condition, inputs[: callee.condition_consts]
         yield callee.body, inputs[callee.condition_consts : callee.consts]
     elif type(callee) is Cond:

@@ -82,8 +82,8 @@ def noted_vmaps() -> Iterator[list[VmapCall]]:
     def note(call: jax_compat.MappedCall) -> None:
         nonlocal depth
         depth += 1
-        # Tracing a user's function once more may raise anything, for one that Python's numbers decide something; then this
-        # call stays as JAX batched it.
+        # A number of Python's is an array to the function, unless it decides what is traced. Tracing a user's function once
+        # more may raise anything; then this call stays as JAX batched it.
         for static in dict.fromkeys([_static_places(call), _static_places(call, numbers=True)]):
             with contextlib.suppress(Exception):
                 noted = _noted(_without(call, static), depth > 1)
