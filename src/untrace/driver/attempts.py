@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -92,11 +91,6 @@ class NotAtExample(ProofError):
 
 # How often what did not come back as it was is written again: as its exact form first, then as a `bind`.
 _ROUNDS = 16
-# How often for one reason, in all forms of a program together: what helped neither there nor around it will not elsewhere.
-_MOST_ALIKE = 16
-# How often in all forms that have, or have not, the calls and trees of the original, before the plainer ones are tried; and of a
-# program at other sizes, where those of the user are plainer.
-_MOST_TRIED, _MOST_TRIED_SIZED = 32, 16
 # What a function is called that a transformation of JAX gave, by the first words of its summary.
 _NAMES = {
     "Gradient": "grad_{}", "Value and gradient": "{}_and_grad", "Vectorized version": "batched_{}",
@@ -161,7 +155,6 @@ def _idiomatic(
 ) -> tuple[Result | None, str]:
     """The most readable form that is proven; or None, and why there is none."""
     why = ""
-    reasons: Counter[str] = Counter()
     folds = (True, False) if captured.vmaps or captured.called else (False,)
     for with_trees in (True, False):
         if not with_trees:  # what was bold about the text comes off in turn
@@ -170,17 +163,14 @@ def _idiomatic(
             captured.bodies = Bodies()
             forget_trees(plain.whole)
         for fold in folds:
-            tried = reasons.total() + (_MOST_TRIED if captured.example is None else _MOST_TRIED_SIZED)
             try:
                 for form in forms_of(captured, plain, options, fold):
-                    result = _at_its_best(captured, plain, form, name, options, timings, reasons)
+                    result = _at_its_best(captured, plain, form, name, options, timings)
                     if isinstance(result, Result):
                         return result, ""
                     before, why = why, result.why
                     if result.differs_at_example and why == before:  # nor will it in a plainer form
                         return None, why
-                    if reasons.total() > tried:
-                        break
             except NotAtExample as error:
                 return None, str(error)
             except UnsupportedPrimitiveError as error:
@@ -193,24 +183,14 @@ def _idiomatic(
 
 
 def _at_its_best(
-    captured: Captured,
-    plain: Plain,
-    form: Form,
-    name: str,
-    options: Options,
-    timings: dict[str, float],
-    reasons: Counter[str],
+    captured: Captured, plain: Plain, form: Form, name: str, options: Options, timings: dict[str, float]
 ) -> Result | Unproven:
-    """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not.
-
-    reasons: how often each was one why a text of this program was not proven.
-    """
+    """The text of a form, with equal pullbacks called once and the missing sums added where that is proven; or why not."""
     same = repeated_pullbacks(captured, plain, form.jaxpr) if form.target.simplifications else {}
     found = Unproven("", False)
     for once in (same, {}) if same else ({},):
         attempt = Attempt.at(captured, plain, form, name, options, timings, once)
         attempt.pads = options.simplify and options.prove and is_run(captured)
-        attempt.reasons = reasons
         result = attempt.run(idiomatic=True)
         if attempt.addends:
             result = attempt.padded(plain, once).run(idiomatic=True)
@@ -278,7 +258,6 @@ class Attempt:
     # Whether the target compiles to the original's program, which the attempt waits for where it needs to know.
     compiled_alike: OptimisedAlike | None = None
     retreats: Retreats = Retreats()  # of the text that was written last
-    reasons: Counter[str] = field(default_factory=Counter)  # why texts of the program were not proven, and how often
     # Gives the program as it was before anything was lifted, with what simplifies it or as it was captured.
     fresh: Callable[[bool], Program] | None = None
 
@@ -329,7 +308,6 @@ class Attempt:
         form = replace(self.form.proven_as(jaxpr, f"zeros added ({len(addends)})", self.captured), jaxpr=jaxpr)
         attempt = Attempt.at(self.captured, plain, form, self.name, self.options, self.timings, once)
         attempt.padding = [equation for equation, _ in padding]
-        attempt.reasons = self.reasons
         for equation, depth in padding:
             provenance_of(attempt.program).shorten(equation, depth)
         return attempt
@@ -376,9 +354,6 @@ class Attempt:
                 before = written, outcome
                 self.in_order = ordered = True
                 continue
-            self.reasons[outcome.why] += 1
-            if idiomatic and self.reasons[outcome.why] > _MOST_ALIKE:
-                break
             if written.rolled and (outcome.suspects or outcome.module is None):  # what was bold about the text first
                 rolls = False
                 continue
