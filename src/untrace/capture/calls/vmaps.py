@@ -148,16 +148,8 @@ def _static_places(call: jax_compat.MappedCall, numbers: bool = False) -> tuple[
     return tuple(
         place
         for place, (x, axis) in enumerate(zip(call.args, call.in_axes, strict=True))
-        if axis is None and (not _has_type(x) or numbers and isinstance(x, (bool, int, float, complex)))
+        if axis is None and (not jax_compat.is_traceable(x) or numbers and isinstance(x, (bool, int, float, complex)))
     )
-
-
-def _has_type(value: Any) -> bool:
-    try:
-        jax_compat.typeof(value)
-    except TypeError:
-        return False
-    return True
 
 
 def _without(call: jax_compat.MappedCall, static: Sequence[int]) -> jax_compat.MappedCall:

@@ -184,8 +184,8 @@ class Outliner(FunctionNames):
             caller = scans.get(outer) if outer is not None else None
             if function not in backward:
                 saved = caller.saved_by_loop(loop) if caller is not None and loop is not None else frozenset()
-                looped = caller is not None and function.jaxpr is not None
-                around = (caller.function, *caller.around) if caller is not None and looped else ()
+                looped_in = caller if function.jaxpr is not None else None
+                around = () if looped_in is None else (looped_in.function, *looped_in.around)
                 scans[function] = Region(function, self, saved=saved, around=around)
             elif caller is not None and loop is not None:
                 sums, terms = put_sums_last(function, loop)
