@@ -277,15 +277,40 @@ def test_a_map_may_leave_some_leaves_as_they_are():
     assert written.proof.level == "jaxpr"
 
 
-def test_leaves_that_no_number_of_axes_tells_are_changed_one_by_one():
+def test_leaves_that_no_number_of_axes_tells_are_told_by_their_place():
     def partly(params, x, y):
         grads = jax.grad(loss)(params, x, y)
         grads = {k: g + 0.01 * params[k] if k in ("w1", "b1", "w3") else g for k, g in grads.items()}
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
     written = untrace.decompile(partly)(MORE, X, Y)
-    assert ".ndim" not in written.source
-    assert written.proof.at_least("bits")
+    assert 'if path[-1].key in ("b1", "w1", "w3") else' in written.source
+    assert "tree_map_with_path(" in written.source and written.proof.level == "jaxpr"
+
+
+def with_mask(params, x, y):
+    grads = jax.grad(lambda p: loss({**p["body"], **p["head"]}, x, y))(params)
+    decays = {"body": {"b1": True, "b2": False, "w1": True, "w2": True}, "head": {"b3": False, "w3": False}}
+    grads = jax.tree.map(lambda g, p, d: g + 0.01 * p if d else g, grads, params, decays)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+def test_leaves_are_told_by_what_is_on_their_way_as_well():
+    params = {"body": {k: MORE[k] for k in ("b1", "b2", "w1", "w2")}, "head": {k: MORE[k] for k in ("b3", "w3")}}
+    written = untrace.decompile(with_mask)(params, X, Y)
+    assert "tree_map_with_path(" in written.source and written.proof.level == "jaxpr"
+
+
+def test_what_a_leaf_computes_for_itself_is_not_computed_before_the_map():
+    optax = pytest.importorskip("optax")
+
+    def step(params, average, step, x, y):
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, x, y))
+        decay = jnp.minimum(0.99, (1.0 + step) / (10.0 + step))
+        return params, optax.incremental_update(params, average, 1.0 - decay)
+
+    source = untrace.decompile(step, guard=False)(MORE, MORE, jnp.int32(3), X, Y).source
+    assert "lambda new, old: difference * new + (1.0 - difference) * old" in source and ".astype(" not in source
 
 
 class Moments(NamedTuple):

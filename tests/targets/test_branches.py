@@ -133,3 +133,59 @@ def test_of_a_state_that_a_branch_hands_on_it_takes_nothing_apart():
     kept = d.source[d.source.index("def kept(") :].split("\n\n")[0]
     assert kept.startswith("def kept(_updates, state, _rate):"), d.source
     assert " = " not in kept, d.source  # no names for what only goes where the whole state goes
+
+
+class Agent(NamedTuple):
+    actor: dict
+    target: dict
+    optimiser: dict
+    step: jax.Array
+
+
+def moved(grads, optimiser, params, rate):
+    mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, optimiser["mean"], grads)
+    moments = {"count": optimiser["count"] + 1, "mean": mean}
+    return jax.tree.map(lambda p, m: p - rate * m, params, mean), moments
+
+
+def improved(agent, x):
+    value, grads = jax.value_and_grad(lambda p: jnp.sum(jnp.tanh(x @ p["w"] + p["b"])))(agent.actor)
+    actor, optimiser = moved(grads, agent.optimiser, agent.actor, 0.1)
+    return agent._replace(actor=actor, optimiser=optimiser), value
+
+
+def delayed(agent, x):
+    agent, value = lax.cond(agent.step % 2 == 0, lambda a: improved(a, x), lambda a: (a, jnp.zeros(())), agent)
+    return agent._replace(step=agent.step + 1), value
+
+
+PARAMS = {"b": jnp.zeros(2), "w": jnp.ones((3, 2)), "z": jnp.ones(1)}
+
+
+def test_branches_take_and_give_a_state_of_which_they_change_a_part():
+    """JAX takes what all branches hand on out of the results of the equation, and the names off the branch with closed-over
+    values more."""
+    agent = Agent(PARAMS, PARAMS, {"count": jnp.int32(0), "mean": PARAMS}, jnp.int32(0))
+    found = untrace.decompile(delayed, guard=False)(agent, jnp.ones((4, 3)))
+    assert found.proof.level == "jaxpr"
+    text = found.source[found.source.index("def delayed") :]
+    assert "return a._replace(actor=actor, optimiser=optimiser), value" in text
+    assert "agent, value = lax.cond(" in text and "lambda a: (a, " in text and text.count(", agent\n") == 1
+    assert "return agent._replace(step=agent.step + 1), value" in text
+    assert " = moved(grads, a.optimiser, a.actor)" in text
+
+
+def test_branches_that_close_over_different_values_take_the_tree():
+    def either(agent, x, y):
+        def one(a):
+            return a._replace(actor=jax.tree.map(lambda p: p + x[0], a.actor))
+
+        def other(a):
+            return a._replace(actor=jax.tree.map(lambda p: p * y[0], a.actor))
+
+        return lax.switch(agent.step, [one, other, lambda a: a], agent)
+
+    agent = Agent(PARAMS, PARAMS, {"count": jnp.int32(0), "mean": PARAMS}, jnp.int32(0))
+    found = untrace.decompile(either, guard=False)(agent, jnp.ones(2), jnp.ones(3))
+    assert found.proof.level == "jaxpr"
+    assert found.source.count("return a._replace(actor=") == 2 and "lambda a: a]" in found.source

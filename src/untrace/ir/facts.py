@@ -89,11 +89,12 @@ class Addend:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Which leaves a map over trees changes: those for which the leaf of tree number `tree` has more than `axes` axes. The
-    others stay what they are in tree number `kept`."""
+    """Which leaves a map over trees changes: those for which the leaf of tree number `tree` has more than `axes` axes (None:
+    however many), or, where that does not tell all, those of them at some places in the tree. The others stay what they are
+    in tree number `kept`."""
 
     tree: int
-    axes: int
+    axes: int | None
     kept: int
 
 

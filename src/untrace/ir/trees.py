@@ -81,7 +81,8 @@ class BodyTrees:
         for name, tree in zip(self.names, self.args, strict=True):
             for way, place in zip(_ways(tree.example), tree.places, strict=True):
                 inputs[place] = name + way
-        return inputs, ["result" + way for way in _ways(self.out.example)]
+        ways = zip(_ways(self.out.example), self.out.places, strict=True)
+        return inputs, ["result" + way for way, place in ways if place >= 0]
 
     def whole(self) -> list[int]:
         """The places of the leaves that come as parts of a tree, where any such argument is more than a tuple of leaves."""

@@ -111,6 +111,7 @@ from untrace.jax_compat.provenance import (
     at_source,
     before_it_moved,
     body_names,
+    body_place,
     copy_of_equation,
     equation_inside,
     equation_source,

@@ -244,6 +244,12 @@ def body_names(closed: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...] | Non
     return (info.traced_for, info.func_src_info), tuple(info.arg_names), paths
 
 
+def body_place(closed: Any) -> tuple[str, str] | None:
+    """What function a jaxpr is of, as in `body_names`, where JAX knows that much."""
+    info = open_jaxpr(closed)[0].debug_info
+    return None if info is None else (info.traced_for, info.func_src_info)
+
+
 @contextlib.contextmanager
 def as_called() -> Iterator[None]:
     """Inside, equations say where Python is, and not that they are part of a derivative which JAX takes."""

@@ -36,6 +36,10 @@ _NO_POSITION: Position = (None, None, None, None)
 _UNKNOWN = ("unknown", "", None)
 
 
+# Functions that apply their first argument to each leaf of the others.
+LEAF_BY_LEAF = frozenset({"map", "tree_map", "tree_map_with_path", "map_with_path", "tree_multimap"})
+
+
 class Frame:
     """One call: `code` stopped at instruction offset `lasti`. One object per (code, lasti) of a Provenance.
 
@@ -101,6 +105,12 @@ class Frame:
     def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
         """The AST node of the function that this frame runs."""
         return syntax.definition(self.code)
+
+    @property
+    def maps_leaves(self) -> bool:
+        """Whether the call is one of `jax.tree.map` and its like, which run their first argument for each leaf."""
+        function = self.node.func if isinstance(self.node, ast.Call) else None
+        return (getattr(function, "attr", None) or getattr(function, "id", None)) in LEAF_BY_LEAF
 
     @property
     def name(self) -> str:

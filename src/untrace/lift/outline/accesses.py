@@ -20,7 +20,7 @@ from untrace.lift.naming.unpacked import Parts, parts_in
 from untrace.lift.outline.call_names import own_parameters
 from untrace.lift.outline.parameter_kinds import no_trees
 from untrace.provenance.call_records import Access
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.sites import LEAF_BY_LEAF, Frame, Provenance
 
 # Of the same name as what they are of.
 SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})
@@ -275,7 +275,7 @@ def arguments_of(node: ast.Call, callee: Frame) -> list[ast.expr]:
 
 
 def _is_leaf_by_leaf(node: ast.Call, callee: Frame) -> bool:
-    return _name(node.func) in _LEAF_BY_LEAF and bool(node.args) and _is_called(node.args[0], callee)
+    return _name(node.func) in LEAF_BY_LEAF and bool(node.args) and _is_called(node.args[0], callee)
 
 
 def _is_called(node: ast.expr, callee: Frame) -> bool:
@@ -322,8 +322,6 @@ _GIVEN = {
     "while_loop": ((2, "init_val"),),
     "map": ((1, "xs"),),
 }
-# Functions that apply their first argument to each leaf of the others.
-_LEAF_BY_LEAF = frozenset({"map", "tree_map", "tree_multimap"})
 _OPERANDS = {"cond": 3, "switch": 2}  # from which argument on they are those of the function
 
 

@@ -17,7 +17,7 @@ _Column = tuple[Atom | None, ...]
 
 
 def complete_maps(equations: Sequence[Equation]) -> list[Equation]:
-    """The equations, with maps over some leaves as maps over all of their trees, where the number of axes tells which."""
+    """The equations, with maps over some leaves as maps over all of their trees."""
     found = list(equations)
     maps = [e for e in found if type(e.callee) is TreeMap]
     if len(maps) < 2 and not (maps and any(True for e in found for _ in trees_given(e))):
@@ -66,9 +66,9 @@ def _completed(equation: Equation, column: _Column, whole: set[_Column]) -> Equa
             continue
         trees = [base if i == tree else _like(c, turns, whole) for i, c in enumerate(own)]
         known = [c for c in trees if c is not None]
-        selected = _selected(known, turns, tree) if len(known) == len(trees) else None
-        if selected is None:
+        if len(known) < len(trees):
             return None
+        selected = _selected(known, turns, tree)
         shared = equation.inputs[callee.trees * len(callee.turns) :]
         functions = []
         for place, turn in enumerate(turns):
@@ -96,12 +96,16 @@ def _like(column: _Column, turns: Sequence[int | None], whole: set[_Column]) -> 
     return found[0] if len(found) == 1 else None
 
 
-def _selected(trees: Sequence[_Column], turns: Sequence[int | None], kept: int) -> Selected | None:
-    """What tells the leaves that change from the others: that those of a tree, the last one first, have more axes."""
+def _selected(trees: Sequence[_Column], turns: Sequence[int | None], kept: int) -> Selected:
+    """What tells the leaves that change from the others: that those of a tree, the last one first, have more axes, if that
+    tells all of them or, where none does, some."""
+    found = Selected(kept, None, kept)
     for tree in reversed(range(len(trees))):
         ranks = [len(a.aval.shape) if type(a) is Value else -1 for a in trees[tree]]
         changed = [rank for rank, turn in zip(ranks, turns, strict=True) if turn is not None]
         others = [rank for rank, turn in zip(ranks, turns, strict=True) if turn is None]
         if min(ranks) >= 0 and min(changed) > max(others):
             return Selected(tree, max(others), kept)
-    return None
+        if min(ranks) >= 0 and min(changed) > min(others):
+            found = Selected(tree, max(r for r in others if r < min(changed)), kept)
+    return found

@@ -205,7 +205,7 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
     if len(between) > _MOST_APART:
         return False
     chain = author_chain(between[0], provenance)
-    if not chain or author_chain(eqn, provenance) != chain:
+    if not chain or author_chain(eqn, provenance) != chain or _is_of_a_leaf(eqn, provenance):
         return False
     # Two modules compute their own, but numbers are of no module: the first states of all cells.
     of_numbers = all(type(v) is Literal for v in eqn.invars)
@@ -217,6 +217,11 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
     source = jax_compat.equation_source(between[0])[0]
     loops = [e for e in between if e.primitive.name == "scan"]
     return not any(jax_compat.equation_source(e)[0] is source for e in loops)
+
+
+def _is_of_a_leaf(eqn: Any, provenance: Provenance) -> bool:
+    """Whether a function that JAX maps over trees computes it: what it computes for another leaf is its own as well."""
+    return any(f.maps_leaves for f in provenance.site(eqn).frames[:-1])
 
 
 def author_chain(eqn: Any, provenance: Provenance) -> tuple[Any, ...]:

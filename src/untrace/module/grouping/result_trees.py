@@ -19,7 +19,7 @@ from typing import Any
 from untrace._identifiers import identifier, snake_case
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
+from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
@@ -63,32 +63,49 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
         if owner is w.module.entry:
             continue
         for equation in inside:
-            body = _body(equation)
-            if body is not None:
+            for body in _bodies(equation):
                 sites.setdefault(body, []).append((owner, equation))
-    places: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
+    places: dict[Function | None, dict[Any, _Place]] = {}
+    places[None] = {**dict(_places_given(equations)), **dict(_places_in_entry(w, equations, results, example))}
     for body in _callers_first(sites):
         known = [(e, places.get(o, {})) for o, e in sites[body]]
-        if type(known[0][0].callee) is While:
-            places[body] = dict(_places_in_tree(body))
-            continue
+        places[body] = dict(_places_given(body.equations))
         if type(known[0][0].callee) is not Local:
-            places[body] = {**dict(_places_in_tree(body)), **dict(_places_in_loop(w, body, known))}
+            places[body].update(_places_in_tree(body))
+            if type(known[0][0].callee) is Scan:
+                places[body].update(_places_in_loop(w, body, known))
             continue
         found = _groups(body, known)
         if found:
             w.module.returned[body] = found
-        places[body] = {
-            body.results[p]: _Place((body, i), way, _nodes(group.example))
-            for i, group in enumerate(found)
-            for p, way in zip(group.places, group.ways, strict=True)
-        }
+        for i, group in enumerate(found):
+            nodes = _nodes(group.example)
+            for p, way in zip(group.places, group.ways, strict=True):
+                places[body][body.results[p]] = _Place((body, i), way, nodes)
 
 
-def _body(equation: Equation) -> Function | None:
-    """The function that is called or looped."""
+def _bodies(equation: Equation) -> Sequence[Function]:
+    """The functions that are called, looped or chosen from."""
     callee = equation.callee
-    return callee.body if type(callee) is Local or type(callee) is Scan or type(callee) is While else None
+    if type(callee) is Cond:
+        return callee.branches
+    return [callee.body] if type(callee) is Local or type(callee) is Scan or type(callee) is While else []
+
+
+def _places_given(equations: Sequence[Equation]) -> Iterator[tuple[Value, _Place]]:
+    """Where values stand in the trees that loops and branches begin with."""
+    for equation in equations:
+        callee = equation.callee
+        before = callee.condition_consts if type(callee) is While else 1 if type(callee) is Cond else 0
+        bodies = _bodies(equation) if type(callee) is not Local else ()
+        trees = bodies[0].facts.trees if bodies else None
+        for number, tree in enumerate(trees.args if trees is not None else ()):
+            whole = reach_nodes(tree.example) if tree.nested() else None
+            nodes = _nodes(tree.example) if whole else {}
+            for place, way in zip(tree.places, whole[0][2] if whole else (), strict=False):
+                value = equation.inputs[before + place]
+                if type(value) is Value:
+                    yield value, _Place((equation, "given", number), way, nodes)
 
 
 def _places_in_tree(body: Function) -> Iterator[tuple[object, _Place]]:
@@ -150,9 +167,9 @@ def _callers_first(bodies: Iterable[Function]) -> list[Function]:
 
 def _add_callees_first(body: Function, found: dict[Function, None]) -> None:
     for equation in body.equations:
-        inner = _body(equation)
-        if inner is not None and inner not in found:
-            _add_callees_first(inner, found)
+        for inner in _bodies(equation):
+            if inner not in found:
+                _add_callees_first(inner, found)
     found.setdefault(body)
 
 

@@ -434,6 +434,9 @@ class _Builder:
             start += child.count
         if not parts:
             return like
+        changed = self._changed(node, parts)
+        if changed is not None:
+            return changed
         return Call(Attribute(like, "_replace"), (), list(zip(node.value._fields, parts, strict=True)))
 
     # ------------------------------------------------------------ classes and other objects

@@ -59,7 +59,8 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
     for place, branch in enumerate(branches):
         fallback = ("false_branch", "true_branch")[place] if predicate else f"branch_{place}"
         closed = [(p, o) for p, o, e in zip(branch.params, operands, explicit, strict=True) if not e]
-        used = used_values(branch)
+        handed_on = [branch.params[-1 - p] for p in out.places if p < 0] if out is not None else []
+        used = used_values(branch) | set(handed_on)
         if arguments is not None:
             body = loop_trees.TreeBody(w, branch, fallback, closed)
             for tree in arguments:
@@ -75,16 +76,18 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
                 empty = "_" if len(taken) == 1 else body.writer.scope.fresh("_" + base)
                 body.parameter([param], [base], base, used, empty)
             body.writer.equations(branch.equations, branch.results)
-        atoms = [body.writer.atom(r) for r in branch.results]
-        functions.append(
-            body.finish(_results(atoms) if out is None else rebuilt(body.writer, out.example, atoms, True))
-        )
+        if out is None:
+            value = _results([body.writer.atom(r) for r in branch.results])
+        else:
+            leaves = [branch.results[p] if p >= 0 else branch.params[-1 - p] for p in out.places]
+            value = rebuilt(body.writer, out.example, [body.writer.atom(r) for r in leaves], True)
+        functions.append(body.finish(value))
     if predicate:
         made = w.lax("cond", constant or w.atom(source), functions[1], functions[0], *given)
     else:
         made = w.lax("switch", w.atom(source), List(functions), *given)
     if out is not None:
-        return loop_trees.assign(w, [(out, ())], branches[0], made, "out")
+        return loop_trees.assign(w, [(out, ())], branches[0], made, "out", shift=1)
     return Whole(made) if len(branches[0].results) == 1 else made
 
 
@@ -95,8 +98,9 @@ def _trees(w: Any, branches: Sequence[Function], taken: Sequence[int]) -> tuple[
     if len(trees) < len(found):
         return None, None
     outs, arguments = [t.out for t in trees], [t.args for t in trees]
-    places = tuple(range(len(branches[0].results)))
-    same = _alike(outs) and outs[0].nested() and all(out.places == places for out in outs)
+    places = list(range(len(branches[0].results)))
+    same = _alike(outs) and outs[0].nested() and [p for p in outs[0].places if p >= 0] == places
+    same = same and all(-1 - p in taken for p in outs[0].places if p < 0)
     taken_alike = all(len(a) == len(arguments[0]) for a in arguments) and all(map(_alike, zip(*arguments, strict=True)))
     whole = taken_alike and [p for tree in arguments[0] for p in tree.places] == list(taken) and bool(taken)
     return outs[0] if same else None, arguments[0] if whole else None

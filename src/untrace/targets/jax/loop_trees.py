@@ -427,7 +427,7 @@ def assign(
         base = identifier(names.get(path) or word, "out")
         root = Name(w.scope.fresh(base), Symbol(author=base if path in known and not known[path].library else None))
         for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):
-            if is_made:
+            if is_made or type(w.names.get(value)) is Leaf:  # what is handed on is part of this tree from now on
                 w.names[value] = leaf
         if all(type(v) is Value for v in values):
             w.trees.add(root, tree.of([v.aval for v in values]).example, values)

@@ -20,19 +20,37 @@ from untrace._identifiers import identifier
 from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_given
+from untrace.ir.facts import Selected
 from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word
+from untrace.module.grouping.leaf_paths import Selection, selection
 from untrace.module.interface.put_together import inner_nodes, rebuilt
 from untrace.module.known_trees import Key, Structure, Trees, key_of, plain_type, same_structure
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, put_definition
 from untrace.python.names import Scope
+from untrace.python.pytrees import string
 from untrace.python.statements import Assign, Def, Parameter, Return
-from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Leaf, List, Name, Symbol, Ternary, Text
+from untrace.python.tree import (
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    Lambda,
+    Leaf,
+    List,
+    Name,
+    Subscript,
+    Symbol,
+    Ternary,
+    Text,
+    Tuple,
+)
 from untrace.python.values import Unwritable
 
 _LAMBDA_WIDTH = 60
+_LINE_WIDTH = 70  # of what a function of its own gives
 
 
 def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
@@ -147,8 +165,11 @@ def _one_text(w: Any, equation: Equation) -> bool:
             params, statements, value = _leaf_function(w, equation, turn, names)
         except Unwritable:
             return False
-        if statements and callee.selected is not None:
-            return False  # they might not do for the leaves that stay what they are
+        if callee.selected is not None:
+            if statements:
+                return False  # they might not do for the leaves that stay what they are
+            if _condition(equation, callee.selected, w.structures[equation]) is None:
+                return False
         texts.add("\n".join(Def("f", params, [*statements, Return(value)]).lines("")))
         if len(texts) > 1:
             return False
@@ -203,6 +224,58 @@ def _root(expr: Expr) -> str:
     return text[:end] or "_"
 
 
+def _condition(
+    equation: Equation, selected: Selected, structure: Structure
+) -> tuple[int | None, Selection | None] | None:
+    """(of how many axes more a leaf that changes must have, where it must be in the tree), None for what does not matter;
+    None where neither tells those that change."""
+    changed = _changed(equation)
+    ranks = [len(turn.params[selected.tree].aval.shape) for turn in callee_of(equation, TreeMap).turns]
+    high = [i for i, rank in enumerate(ranks) if selected.axes is not None and rank > selected.axes]
+    if high == changed:
+        return selected.axes, None
+    ways = [[str(_word(key)) for key in path] for path in _paths(structure)]
+    found = selection(ways, changed)
+    if found is not None:
+        return None, found
+    if not high:
+        return None
+    found = selection([ways[i] for i in high], [i for i, place in enumerate(high) if place in changed])
+    return None if found is None else (selected.axes, found)
+
+
+def _paths(structure: Structure) -> list[tuple[Any, ...]]:
+    return [path for path, _ in jax.tree_util.tree_flatten_with_path(structure.example)[0]]
+
+
+def _test(axes: int | None, where: Selection | None, leaf: str, path: str, structure: Structure) -> Expr:
+    """The condition as an expression of the leaf, and its path in a tree of this structure."""
+    tests: list[Expr] = []
+    if axes is not None:
+        tests.append(Binary(Attribute(Name(leaf), "ndim"), ">", Text(str(axes))))
+    if where is not None and where.last:
+        is_key = all(type(p[-1]) is jax.tree_util.DictKey for p in _paths(structure))
+        if is_key or all(type(p[-1]) is jax.tree_util.GetAttrKey for p in _paths(structure)):
+            word: Expr = Attribute(Subscript(Name(path), Text("-1")), "key" if is_key else "name")
+        else:
+            word = Call("jax.tree_util.keystr", [Subscript(Name(path), Text("-1:"))], [("simple", Text("True"))])
+        words = [string(w) for w in where.last]
+        operators = ("!=", "not in") if where.others else ("==", "in")
+        several = len(words) > 1
+        tests.append(Binary(word, operators[several], Tuple(words) if several else words[0]))
+    if where is not None:
+        text = Call("jax.tree_util.keystr", [Name(path)])
+        within = [Binary(string(word), "in", text) for word in where.within]
+        tests.extend([functools.reduce(lambda one, other: Binary(one, "or", other), within)] if within else [])
+        tests.extend(Binary(string(word), "not in", text) for word in where.without)
+    return functools.reduce(lambda one, other: Binary(one, "and", other), tests)
+
+
+def _word(key: Any) -> Any:
+    """What a key of a path in a tree says: the key of a dict, the name of a field, the place in a list."""
+    return next(getattr(key, field) for field in ("key", "name", "idx") if hasattr(key, field))
+
+
 # ---------------------------------------------------------------- the map
 
 
@@ -211,9 +284,11 @@ def write_map(w: Any, equation: Equation) -> None:
     callee = callee_of(equation, TreeMap)
     structure = w.structures[equation]
     w.module.modules.add("jax")
-    trees, structure = _outermost(
-        w, [_tree(w, column, structure) for column in callee.columns(equation.inputs)], structure
-    )
+    trees = [_tree(w, column, structure) for column in callee.columns(equation.inputs)]
+    condition = _condition(equation, callee.selected, structure) if callee.selected is not None else None
+    by_place = condition is not None and condition[1] is not None
+    if not by_place:  # the places are those in these trees
+        trees, structure = _outermost(w, trees, structure)
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
     name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
     if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
@@ -221,7 +296,8 @@ def write_map(w: Any, equation: Equation) -> None:
     function = _function(w, equation, shared, f"{name}_of_leaf")
     name = identifier(name, "leaves")
     result = Name(w.scope.fresh(name), Symbol(author=name if callee.own_result and name == callee.result else None))
-    w.statements.append(Assign([result.id], Call("jax.tree.map", [function, *trees]), equation.origin))
+    mapping = "jax.tree_util.tree_map_with_path" if by_place else "jax.tree.map"
+    w.statements.append(Assign([result.id], Call(mapping, [function, *trees]), equation.origin))
     origins = [e.origin for turn in callee.turns for e in turn.equations if e.origin is not None]
     if equation.origin is not None:
         w.module.folded[equation.origin] = tuple([o for o in origins if o is not equation.origin])
@@ -239,8 +315,18 @@ def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str
     params, statements, value = _leaf_function(w, equation, changed[0], shared)
     names = [p.name for p in params]
     if callee.selected is not None:
-        axes = Binary(Attribute(Name(names[callee.selected.tree]), "ndim"), ">", Text(str(callee.selected.axes)))
-        value = Ternary(value, axes, Name(names[callee.selected.kept]))
+        structure = w.structures[equation]
+        condition = _condition(equation, callee.selected, structure)
+        assert condition is not None
+        path = next(n for n in ("path", "way", "path_") if n not in names)
+        test = _test(*condition, names[callee.selected.tree], path, structure)
+        kept = names[callee.selected.kept]
+        if condition[1] is not None:
+            params, names = [Parameter(path), *params], [path, *names]
+        if len(Ternary(value, test, Name(kept)).flat()) > _LINE_WIDTH:
+            name = next(n for n in ("is_changed", "changes", "is_changed_") if n not in names)
+            statements, test = [Assign([name], test)], Name(name)
+        value = Ternary(value, test, Name(kept))
     if not statements and type(value) is Call and not value.kwargs:
         func = Name(value.func) if type(value.func) is str else value.func
         if type(func) is Name and [a.id if type(a) is Name else a for a in value.args] == names:
