@@ -280,7 +280,8 @@ def test_a_map_may_leave_some_leaves_as_they_are():
 def test_leaves_that_no_number_of_axes_tells_are_told_by_their_place():
     def partly(params, x, y):
         grads = jax.grad(loss)(params, x, y)
-        grads = {k: g + 0.01 * params[k] if k in ("w1", "b1", "w3") else g for k, g in grads.items()}
+        decays = {k: k in ("w1", "b1", "w3") for k in params}
+        grads = jax.tree.map(lambda g, p, d: g + 0.01 * p if d else g, grads, params, decays)
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 
     written = untrace.decompile(partly)(MORE, X, Y)
