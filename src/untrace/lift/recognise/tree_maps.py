@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.ir.callees import callee_of, output_of
@@ -294,6 +294,11 @@ class _Mapper:
         `tails`: the frames from the call inwards.
         """
         keys = [(tuple([f for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
+        before = _for_all(run, keys) if tails[0][0].maps_leaves else ()
+        if before:
+            rest = [i for i in range(len(run)) if i not in before]
+            found = self._tree_maps([run[i] for i in rest], [tails[i] for i in rest], result)
+            return None if found is None else [*[run[i] for i in sorted(before)], *found]
         size = period(keys)
         count = len(run) // size
         if count < _FEWEST or size > _LONGEST:
@@ -367,6 +372,22 @@ class _Mapper:
         places = [place for part in parts for place in part]
         several = any(len(turn[part[-1]].outputs) != 1 for part in parts)
         return None if several or len(places) != len(set(places)) or len(places) != len(turn) else parts
+
+
+def _for_all(run: Sequence[Equation], keys: Sequence[Hashable]) -> set[int]:
+    """The places of equations that no leaf has for itself: what a leaf's function computed of no leaf, once for all of them.
+
+    They can stand before all the others, which read nothing else of the run that is computed as seldom.
+    """
+    times = Counter(keys)
+    made: set[Value | None] = set()  # by the others
+    found: set[int] = set()
+    for place, equation in enumerate(run):
+        if times[keys[place]] < _FEWEST and made.isdisjoint([a for a in equation.inputs if type(a) is Value]):
+            found.add(place)
+        else:
+            made.update(equation.outputs)
+    return found if len(found) < len(run) else set()
 
 
 def _tree_sum(run: Sequence[Equation]) -> Equation:

@@ -45,34 +45,48 @@ def computed_once(
 
 
 def constants_once(eqns: Sequence[Any]) -> list[Any]:
-    """The equations, with loops that read once what they are passed twice as a constant: `lax.scan` closes over it once.
+    """The equations, with loops and branches that read once what they are passed twice: `lax.scan` and `lax.cond` close over
+    it once.
 
     What is passed again is still passed, and not read.
     """
     found = []
     for eqn in eqns:
-        names = _passed_again(eqn) if eqn.primitive.name == "scan" else {}
-        if names:
-            closed = eqn.params["jaxpr"]
-            jaxpr, _ = jax_compat.open_jaxpr(closed)
-            inside = [
-                e.replace(invars=jax_compat.substituted(e.invars, names)) if names.keys() & _read(e) else e
-                for e in jaxpr.eqns
-            ]
-            new = jax_compat.rebuilt_jaxpr(closed, constants_once(inside), jaxpr.outvars)
-            eqn = eqn.replace(params={**eqn.params, "jaxpr": new})
+        if eqn.primitive.name == "scan":
+            count, _ = jax_compat.scan_counts(eqn)
+            inner = _read_once(eqn.params["jaxpr"], eqn.invars[:count])
+            if inner is not eqn.params["jaxpr"]:
+                eqn = eqn.replace(params={**eqn.params, "jaxpr": inner})
+        elif eqn.primitive.name == "cond" and len(set(_passed(eqn.invars[1:]))) < len(_passed(eqn.invars[1:])):
+            branches = tuple([_read_once(branch, eqn.invars[1:]) for branch in eqn.params["branches"]])
+            eqn = eqn.replace(params={**eqn.params, "branches": branches})
         found.append(eqn)
     return found
 
 
-def _passed_again(loop: Any) -> dict[Any, Any]:
-    """{parameter of a loop's body that is read: an earlier one, for which the same constant is passed}."""
-    count, _ = jax_compat.scan_counts(loop)
-    jaxpr, _ = jax_compat.open_jaxpr(loop.params["jaxpr"])
+def _read_once(closed: Any, operands: Sequence[Any]) -> Any:
+    """A jaxpr that reads once what its first parameters are passed twice; itself where there is nothing of that."""
+    names = _passed_again(closed, operands)
+    if not names:
+        return closed
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
+    inside = [
+        e.replace(invars=jax_compat.substituted(e.invars, names)) if names.keys() & _read(e) else e for e in jaxpr.eqns
+    ]
+    return jax_compat.rebuilt_jaxpr(closed, constants_once(inside), jaxpr.outvars)
+
+
+def _passed(operands: Sequence[Any]) -> list[Any]:
+    return [v for v in operands if type(v) is not Literal]
+
+
+def _passed_again(closed: Any, operands: Sequence[Any]) -> dict[Any, Any]:
+    """{parameter that is read: an earlier one, for which the same is passed}."""
+    jaxpr, _ = jax_compat.open_jaxpr(closed)
     results = {v for v in jaxpr.outvars if type(v) is not Literal}
     names: dict[Any, Any] = {}
     first: dict[Any, Any] = {}
-    for param, operand in zip(jaxpr.invars[:count], loop.invars[:count], strict=True):
+    for param, operand in zip(jaxpr.invars, operands, strict=False):
         if type(operand) is Literal or param in results:
             continue
         other = first.setdefault(operand, param)
@@ -205,7 +219,7 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
     if len(between) > _MOST_APART:
         return False
     chain = author_chain(between[0], provenance)
-    if not chain or author_chain(eqn, provenance) != chain or _is_of_a_leaf(eqn, provenance):
+    if not chain or author_chain(eqn, provenance) != chain:
         return False
     # Two modules compute their own, but numbers are of no module: the first states of all cells.
     of_numbers = all(type(v) is Literal for v in eqn.invars)
@@ -217,11 +231,6 @@ def _in_one_expression(between: Sequence[Any], eqn: Any, provenance: Provenance)
     source = jax_compat.equation_source(between[0])[0]
     loops = [e for e in between if e.primitive.name == "scan"]
     return not any(jax_compat.equation_source(e)[0] is source for e in loops)
-
-
-def _is_of_a_leaf(eqn: Any, provenance: Provenance) -> bool:
-    """Whether a function that JAX maps over trees computes it: what it computes for another leaf is its own as well."""
-    return any(f.maps_leaves for f in provenance.site(eqn).frames[:-1])
 
 
 def author_chain(eqn: Any, provenance: Provenance) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 
 Literal = jax_compat.LITERAL_TYPE
-_CALLS = frozenset({"jit", "pjit"})  # what they take they take by position, however often
+_CALLS = frozenset({"jit", "pjit", "cond"})  # what they take they may take twice
 
 
 def representatives(closed: Any, named: IdentityMap[Any, str], transparent: Collection[str]) -> IdentityMap[Any, Any]:
@@ -56,7 +56,7 @@ def representatives(closed: Any, named: IdentityMap[Any, str], transparent: Coll
 def merged(jaxpr: Any, consts: Sequence[Any], same: IdentityMap[Any, Any]) -> tuple[dict[Any, Any], list[Any]]:
     """({variable of a constant: the variable that stands for it}, the values of all) for one jaxpr.
 
-    Control flow takes what it closes over once: where one would come to take an array twice, the two stay apart.
+    Loops take what they close over once: where one would come to take an array twice, the two stay apart.
     """
     values = [same.get(value, value) for value in consts]
     first: IdentityMap[Any, Any] = IdentityMap()

@@ -216,6 +216,8 @@ class Simplifier:
                 self.counts["equal_constants"] += len(found) or 1
                 closed = jax_compat.with_constants(closed, values)
         self._add_all(body, jaxpr.eqns)
+        if self.same and body.changed:
+            body.eqns = constants_once(body.eqns)
         if self.only is None:
             self._compute_once(body, jax_compat.substituted(jaxpr.outvars, body.substitute))
             body.eqns = own_indices(body)

@@ -120,7 +120,7 @@ def _is_number(atom: Any, value: int) -> bool:
 
 def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]:
     """Which operands are passed and not closed over: those that the author passed, as far as JAX has kept that, numbers,
-    and variables that stand there twice (as closed-over values they would become one)."""
+    and variables that stand there twice and are read twice (as closed-over values they would become one)."""
     count = len(inputs)
     passed = 0
     for branch in branches:
@@ -128,5 +128,7 @@ def _explicit(inputs: Sequence[Any], branches: Sequence[Function]) -> list[bool]
         named = [bool(root) for root, _ in words]
         if any(named):
             passed = max(passed, count - named.index(True))
-    times = Counter(inputs)
+    used = used_values(*branches)
+    read = [any(branch.params[i] in used for branch in branches) for i in range(count)]
+    times = Counter(a for a, is_read in zip(inputs, read, strict=True) if is_read)
     return [i >= count - passed or type(a) is Literal or times[a] > 1 for i, a in enumerate(inputs)]

@@ -15,7 +15,7 @@ import jax
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Literal, Scan, Value
+from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value
 from untrace.ir.scans import closes_simply, same_weak_types, used_values
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
@@ -426,8 +426,10 @@ def assign(
             return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
         base = identifier(names.get(path) or word, "out")
         root = Name(w.scope.fresh(base), Symbol(author=base if path in known and not known[path].library else None))
-        for value, leaf, is_made in zip(values, reach(tree.example, root) or [], made, strict=True):
-            if is_made or type(w.names.get(value)) is Leaf:  # what is handed on is part of this tree from now on
+        handed_on = [type(w.names.get(v)) is Leaf for v, p in zip(values, tree.places, strict=True) if p < 0]
+        moves = all(handed_on) and type(equation.callee) is Cond  # what is handed on is part of this tree from now on
+        for value, leaf, place, is_made in zip(values, reach(tree.example, root) or [], tree.places, made, strict=True):
+            if is_made or moves and place < 0:
                 w.names[value] = leaf
         if all(type(v) is Value for v in values):
             w.trees.add(root, tree.of([v.aval for v in values]).example, values)

@@ -292,7 +292,8 @@ def write_map(w: Any, equation: Equation) -> None:
     shared = [w.atom(a) for a in equation.inputs[callee.trees * len(callee.turns) :]]
     name = callee.result or _common([o.hint for o in equation.outputs if o is not None], "leaves")
     if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
-        name = f"new_{last_word(trees[0])}"
+        word = last_word(trees[0])
+        name = word.removeprefix("new_") if word.startswith("new_") else f"new_{word}"
     function = _function(w, equation, shared, f"{name}_of_leaf")
     name = identifier(name, "leaves")
     result = Name(w.scope.fresh(name), Symbol(author=name if callee.own_result and name == callee.result else None))
