@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import untrace
+from untrace.driver import attempts
+from untrace.module.emit import Manner
 
 X = jnp.linspace(-1.0, 1.0, 24).reshape(4, 6)
 
@@ -227,3 +229,20 @@ def test_the_function_that_gives_what_a_loop_adds_gives_a_tree():
     }
     text = checked(jax.grad(loss), params, PAIRS)
     assert 'jax.tree.map(jnp.add, d_params, {"first": d_first, "second": d_second})' in text, text
+
+
+def test_in_the_authors_order_what_a_call_takes_in_its_line_is_not_computed_once_more(monkeypatch):
+    monkeypatch.setattr(attempts, "Manner", lambda **known: Manner(**{**known, "in_order": True}))
+
+    def shifted(key, x):
+        k_flip, k_noise = jax.random.split(key)
+        x = jnp.where(jax.random.bernoulli(k_flip, 0.5, (x.shape[0], 1)), x[:, ::-1], x)
+        return x + 0.1 * jax.random.normal(k_noise, x.shape)
+
+    def step(params, x, key):
+        value, grads = jax.value_and_grad(lambda p, x: jnp.sum(network(p, x) ** 2))(params, shifted(key, x))
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+        return jax.tree.map(lambda p, g: p - g / norm, params, grads), value
+
+    text = checked(step, PARAMS, X, jax.random.PRNGKey(0))
+    assert text.count("shifted(") == 2, text  # its definition, and one call

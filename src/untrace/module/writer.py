@@ -7,6 +7,7 @@ written as a `bind` of the imported primitive object, which is always the same e
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -396,10 +397,7 @@ class FunctionWriter:
         self._body, self._results, self._read = equations, results, None
         self._last_reads = self._last_taken = None
         self._waiting = ()
-        names = self.names
-        find = self.module.rules.find
         forced = self.module.forced
-        literal = self.module.literal if self.sizes is None else self.literal
         dead: set[Equation] = set()
         if self.module.idiomatic:
             self._folding = foldable(equations, results)
@@ -411,57 +409,60 @@ class FunctionWriter:
             if self._at < written:
                 continue
             if equation in dead:
-                names.update((o, Name("_")) for o in equation.outputs if o is not None)
+                self.names.update((o, Name("_")) for o in equation.outputs if o is not None)
                 continue
             self.equation = equation
-            if type(equation.callee) is Local:
-                written = self._at + write_calls(self, equations, self._at, results)
-                continue
-            if type(equation.callee) is TreeMap:
-                self.write_map(equation)
-                continue
-            if type(equation.callee) is TreeSum:
-                self._statement(equation, self.sum_of(equation))
-                continue
-            operands = [
-                names[a] if type(a) is Value else literal(a) if type(a) is Literal else self._array(a, equation)
-                for a in equation.inputs
-            ]
-            callee = equation.callee
-            if type(callee) is Library:
-                called = self.library_call(equation, operands)
-                if isinstance(called, rules.Groups):
-                    self._groups(called, equation)
-                else:
-                    self._statement(equation, called)
-                continue
-            if type(callee) is TuplePack:
-                self._statement(equation, Tuple(operands))
-                continue
-            if type(callee) is TupleUnpack:
-                self._statement(equation, operands[0], several=True)
-                continue
-            function = find(callee.name)
-            expr = rules.DECLINE
-            self._reason = ""
-            self.retreating = bool(forced) and equation.origin in forced
-            if self.retreating:
-                try:
-                    expr = self.bind(equation, operands)
-                except UnsupportedPrimitiveError:
-                    pass  # the rule may know another exact form; if not, the proof says what its first one is worth
-            if function is not None and expr is rules.DECLINE:
-                expr = self._by_rule(function, operands, equation.parameters)
-            if expr is rules.DECLINE:
-                expr = self.bind(equation, operands)
-            if expr is rules.WRITTEN:
-                continue
-            if type(expr) is rules.Groups:
-                self._groups(expr, equation)
-            elif type(expr) is rules.Whole and len(equation.outputs) == 1:
-                self._statement(equation, expr.expr)
+            start = len(self.statements)
+            written = self._at + self._write(equation, equations, results)
+            if self._waiting and len(self.statements) > start:
+                self._compute_waiting(equations[self._at : written], start)
+
+    def _write(self, equation: Equation, equations: Sequence[Equation], results: Sequence[Atom]) -> int:
+        """Writes the equation at the place where it stands; gives how many were written, it among them."""
+        callee = equation.callee
+        if type(callee) is Local:
+            return write_calls(self, equations, self._at, results)
+        if type(callee) is TreeMap:
+            self.write_map(equation)
+            return 1
+        if type(callee) is TreeSum:
+            self._statement(equation, self.sum_of(equation))
+            return 1
+        literal = self.module.literal if self.sizes is None else self.literal
+        operands = [
+            self.names[a] if type(a) is Value else literal(a) if type(a) is Literal else self._array(a, equation)
+            for a in equation.inputs
+        ]
+        if type(callee) is Library:
+            called = self.library_call(equation, operands)
+            if isinstance(called, rules.Groups):
+                self._groups(called, equation)
             else:
-                self._statement(equation, expr, callee.object.multiple_results)
+                self._statement(equation, called)
+            return 1
+        if type(callee) is TuplePack or type(callee) is TupleUnpack:
+            packs = type(callee) is TuplePack
+            self._statement(equation, Tuple(operands) if packs else operands[0], several=not packs)
+            return 1
+        function = self.module.rules.find(callee.name)
+        expr = rules.DECLINE
+        self._reason = ""
+        self.retreating = bool(self.module.forced) and equation.origin in self.module.forced
+        if self.retreating:
+            # The rule may know another exact form; if not, the proof says what its first one is worth.
+            with contextlib.suppress(UnsupportedPrimitiveError):
+                expr = self.bind(equation, operands)
+        if function is not None and expr is rules.DECLINE:
+            expr = self._by_rule(function, operands, equation.parameters)
+        if expr is rules.DECLINE:
+            expr = self.bind(equation, operands)
+        if type(expr) is rules.Groups:
+            self._groups(expr, equation)
+        elif type(expr) is rules.Whole and len(equation.outputs) == 1:
+            self._statement(equation, expr.expr)
+        elif expr is not rules.WRITTEN:
+            self._statement(equation, expr, callee.object.multiple_results)
+        return 1
 
     def _array(self, constant: Constant, equation: Equation) -> Expr:
         """An array that an equation takes: without a name yet where its functions know it by themselves."""
@@ -491,21 +492,22 @@ class FunctionWriter:
                 if self.module.in_order:
                     self._waiting = [e for e in self._waiting if e.outputs[0] not in equation.inputs] + [equation]
                 return
-        self._compute_waiting(equation)
         base = base or base_of_results(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
         self.statements.append(make(targets, expr, equation.origin))
         self._note_folded(equation)
 
-    def _compute_waiting(self, equation: Equation) -> None:
-        """Where the author's order is kept, what waits to stand in an expression is computed before a statement that does
-        not read it."""
-        for before in self._waiting:
-            output = before.outputs[0]
-            if output is not None and output not in equation.inputs:
-                expr = self.names[output]
-                self.statements.append(Assign([self._target(output, base_of_results(before))], expr, before.origin))
+    def _compute_waiting(self, equations: Sequence[Equation], place: int) -> None:
+        """Where the author's order is kept, what waits to stand in an expression is computed before statements that do not
+        read it: those of `equations`, which begin at `place`."""
+        before: list[Any] = []
+        for waiting in self._waiting:
+            output = waiting.outputs[0]
+            if output is not None and not any(output in e.inputs for e in equations):
+                value = self.names[output]
+                before.append(Assign([self._target(output, base_of_results(waiting))], value, waiting.origin))
+        self.statements[place:place] = before
         self._waiting = []
 
     def _stands(self, output: Value) -> bool:
@@ -556,7 +558,6 @@ class FunctionWriter:
         return rules.DECLINE
 
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
-        self._compute_waiting(equation)
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [base_of_results(equation)] * len(outputs)
         groups: list[Any] = []
@@ -587,8 +588,7 @@ class FunctionWriter:
                 groups.append(Tuple([Name(n) for n in names]))
             else:
                 groups.extend(names)
-        if all(g == "_" for g in groups):
-            groups = []
+        groups = [] if all(g == "_" for g in groups) else groups
         whole = type(equation.callee) is Scan and "_" not in groups and all(type(g) is str for g in groups)
         self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
