@@ -246,3 +246,13 @@ def test_in_the_authors_order_what_a_call_takes_in_its_line_is_not_computed_once
 
     text = checked(step, PARAMS, X, jax.random.PRNGKey(0))
     assert text.count("shifted(") == 2, text  # its definition, and one call
+
+    def scored(params, x):
+        def score(row):
+            hidden = dense(params["first"]["down"], row)
+            return jnp.sum(hidden**2) + jnp.sum(row * jnp.linspace(0.0, 1.0, 6))
+
+        scores = jax.vmap(score)(x)
+        return jnp.abs(scores - scores.mean()).max(), scores.sum()
+
+    assert "def score(" in checked(scored, PARAMS, X)

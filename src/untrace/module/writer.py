@@ -414,7 +414,7 @@ class FunctionWriter:
             self.equation = equation
             start = len(self.statements)
             written = self._at + self._write(equation, equations, results)
-            if self._waiting and len(self.statements) > start:
+            if self._waiting and len(self.statements) > start and self._waiting[-1] is not equation:
                 self._compute_waiting(equations[self._at : written], start)
 
     def _write(self, equation: Equation, equations: Sequence[Equation], results: Sequence[Atom]) -> int:

@@ -294,7 +294,7 @@ class _Mapper:
         `tails`: the frames from the call inwards.
         """
         keys = [(tuple([f for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
-        before = _for_all(run, keys) if tails[0][0].maps_leaves else ()
+        before = self._for_all(run, keys) if tails[0][0].maps_leaves else ()
         if before:
             rest = [i for i in range(len(run)) if i not in before]
             found = self._tree_maps([run[i] for i in rest], [tails[i] for i in rest], result)
@@ -346,6 +346,28 @@ class _Mapper:
         origin = next((e.origin for e in turns[0] if e.origin is not None), None)
         return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, origin)
 
+    def _for_all(self, run: Sequence[Equation], keys: Sequence[Hashable]) -> set[int]:
+        """The places of equations that no leaf has for itself: what a leaf's function computes of no leaf, once for all of them.
+
+        They can stand before the others, whose results they do not read, and which read each of theirs as often as there are
+        leaves.
+        """
+        times = Counter(keys)
+        made: set[Value | None] = set()  # by the others
+        found: dict[int, Value | None] = {}
+        for place, equation in enumerate(run):
+            alone = times[keys[place]] < _FEWEST and len(equation.outputs) == 1
+            if alone and made.isdisjoint([a for a in equation.inputs if type(a) is Value]):
+                found[place] = equation.outputs[0]
+            else:
+                made.update(equation.outputs)
+        read = Counter(a for i, e in enumerate(run) if i not in found for a in e.inputs)
+        own = Counter(a for i in found for a in run[i].inputs)
+        for output in found.values():
+            if output is None or self.uses[output] != read[output] + own[output] or 0 < read[output] < _FEWEST:
+                return set()
+        return set(found) if len(found) < len(run) else set()
+
     def _parts(self, turn: Sequence[Equation]) -> list[list[int]] | None:
         """For each value that a turn gives back, the places of the equations that it takes beside those that another one
         takes; None where that cannot be told."""
@@ -372,22 +394,6 @@ class _Mapper:
         places = [place for part in parts for place in part]
         several = any(len(turn[part[-1]].outputs) != 1 for part in parts)
         return None if several or len(places) != len(set(places)) or len(places) != len(turn) else parts
-
-
-def _for_all(run: Sequence[Equation], keys: Sequence[Hashable]) -> set[int]:
-    """The places of equations that no leaf has for itself: what a leaf's function computed of no leaf, once for all of them.
-
-    They can stand before all the others, which read nothing else of the run that is computed as seldom.
-    """
-    times = Counter(keys)
-    made: set[Value | None] = set()  # by the others
-    found: set[int] = set()
-    for place, equation in enumerate(run):
-        if times[keys[place]] < _FEWEST and made.isdisjoint([a for a in equation.inputs if type(a) is Value]):
-            found.add(place)
-        else:
-            made.update(equation.outputs)
-    return found if len(found) < len(run) else set()
 
 
 def _tree_sum(run: Sequence[Equation]) -> Equation:

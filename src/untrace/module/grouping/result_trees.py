@@ -65,17 +65,17 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
         for equation in inside:
             for body in _bodies(equation):
                 sites.setdefault(body, []).append((owner, equation))
-    places: dict[Function | None, dict[Any, _Place]] = {}
-    places[None] = {**dict(_places_given(equations)), **dict(_places_in_entry(w, equations, results, example))}
+    places: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
+    given: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_given(equations))}
     for body in _callers_first(sites):
         known = [(e, places.get(o, {})) for o, e in sites[body]]
-        places[body] = dict(_places_given(body.equations))
+        places[body], given[body] = {}, dict(_places_given(body.equations))
         if type(known[0][0].callee) is not Local:
             places[body].update(_places_in_tree(body))
             if type(known[0][0].callee) is Scan:
                 places[body].update(_places_in_loop(w, body, known))
             continue
-        found = _groups(body, known)
+        found = _groups(body, known, [given.get(o, {}) for o, _ in sites[body]])
         if found:
             w.module.returned[body] = found
         for i, group in enumerate(found):
@@ -201,12 +201,17 @@ def _places_in_entry(
 # ---------------------------------------------------------------- what goes together
 
 
-def _groups(body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]]) -> list[Group]:
+def _groups(
+    body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]], given: Sequence[Mapping[Any, _Place]]
+) -> list[Group]:
+    """given: at each call, where values stand in trees that loops and branches begin with."""
     if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
     inside: dict[object, _Place] = dict(_places_inside(body))
-    found = _grouped(body, sites, [[known.get(o) for o in e.outputs] for e, known in sites]) or _grouped(
-        body, sites, [[inside.get(r) for r in body.results]] * len(sites)
+    found = (
+        _grouped(body, sites, [[known.get(o) for o in e.outputs] for e, known in sites])
+        or _grouped(body, sites, [[inside.get(r) for r in body.results]] * len(sites))
+        or _grouped(body, sites, [[g.get(o) for o in e.outputs] for (e, _), g in zip(sites, given, strict=True)])
     )
     grouped = {place for group in found for place in group.places}
     for number, (places, example) in enumerate(body.facts.given):

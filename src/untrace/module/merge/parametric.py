@@ -10,6 +10,7 @@ evaluates all of it while it traces, so that the program stays the same.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,10 +29,12 @@ from untrace.python.types import Type, array_type
 from untrace.python.walk import copied, nodes_of, rebuilt
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_WHOLE = re.compile(r"\d+\.0")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 # Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
 _PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
 _MOST_ARGUMENTS = 3  # numbers that a call passes
+_FEWEST = 3  # of what is counted from a size, and not the size itself: smaller numbers are of anything
 _MOST_ARRAYS = 6  # arrays that it passes
 
 
@@ -107,8 +110,8 @@ def _merge(
         column, word = number.texts, number.keyword
         if number in implied or column in found:
             continue
-        is_size = word != "axis" and all(text.isdigit() for text in column)
-        size = size_of_argument(first, [int(text) for text in column], types) if is_size else None
+        sizes = _as_sizes(number)
+        size = size_of_argument(first, sizes, types) if word != "axis" and sizes else None
         if size is None:
             said = next((module.words[text] for text in column if text in module.words), None)
             passed_for = _parameter_of(column, [module.passed.get(d.name, {}) for d in alike])
@@ -170,6 +173,16 @@ def _implied(varying: Sequence[Varying]) -> set[Varying]:
     }
 
 
+def _as_sizes(number: Varying) -> list[int] | None:
+    """The numbers as sizes of arrays, or what is counted from them; None where they cannot be. One with a point is, where it
+    is an operand of arithmetic with an array: JAX makes it a number of the array's type."""
+    if all(text.isdigit() for text in number.texts):
+        return [int(text) for text in number.texts]
+    if number.is_operand and all(_WHOLE.fullmatch(text) for text in number.texts):
+        return [int(float(text)) for text in number.texts]
+    return None
+
+
 def author_s_parameter(module: ModuleWriter, alike: Sequence[Def]) -> str | None:
     """The only one of the author's parameters that functions have not yet; None where there are several, or none."""
     left = {module.left.get(d.name, ()) for d in alike}
@@ -211,8 +224,8 @@ def _number(text: str) -> Text:
 def size_of_argument(
     first: Def, numbers: Sequence[float], types: Sequence[Sequence[tuple[str, Type]]], from_last: bool = False
 ) -> Expr | None:
-    """`x.shape[k]`, or a part of it as `x.shape[k] // 4`, where that is the number in each of several functions, of whose
-    parameters these are the types.
+    """`x.shape[k]`, one less or more, a part of it as `x.shape[k] // 4`, or `x.size`, where that is the number in each of
+    several functions, of whose parameters these are the types.
 
     from_last: whether the last axis is asked first.
     """
@@ -223,18 +236,28 @@ def size_of_argument(
         if parameter.name not in rebound:
             arrays.extend(_arrays(Leaf(Name(parameter.name), ()), kinds))
     arrays.sort(key=lambda array: len(array[0].flat()) if type(array[0]) is Leaf else 0)
-    for is_part in (False, True) if all(isinstance(n, int) for n in numbers) else (False,):
-        for array, shapes in arrays:
-            rank = len(shapes[0])
-            for axis in sorted(range(rank), reverse=from_last):
-                sizes = [s[axis] for s in shapes]
-                index = "-1" if axis == rank - 1 else str(axis)
-                size = Subscript(Attribute(array, "shape"), _number(index))
-                if not is_part and sizes == list(numbers):
-                    return size
-                ratio = sizes[0] // max(1, int(numbers[0]))
-                if is_part and ratio > 1 and all(n * ratio == s for n, s in zip(numbers, sizes, strict=True)):
-                    return Binary(size, "//", Text(str(ratio)))
+    of_axes: list[tuple[Expr, list[int]]] = []
+    for array, shapes in arrays:
+        rank = len(shapes[0])
+        for axis in sorted(range(rank), reverse=from_last):
+            index = "-1" if axis == rank - 1 else str(axis)
+            of_axes.append((Subscript(Attribute(array, "shape"), _number(index)), [s[axis] for s in shapes]))
+    for size, sizes in of_axes:
+        if sizes == list(numbers):
+            return size
+    if not all(isinstance(n, int) for n in numbers) or min(numbers) < _FEWEST:
+        return None
+    for size, sizes in of_axes:
+        for operator, change in (("-", 1), ("+", -1)):
+            if [n + change for n in numbers] == sizes:
+                return Binary(size, operator, Text("1"))
+    for size, sizes in of_axes:
+        ratio = sizes[0] // int(numbers[0])
+        if ratio > 1 and all(n * ratio == s for n, s in zip(numbers, sizes, strict=True)):
+            return Binary(size, "//", Text(str(ratio)))
+    for array, shapes in arrays:
+        if [math.prod(s) for s in shapes] == list(numbers):
+            return Attribute(array, "size")
     return None
 
 
@@ -266,13 +289,14 @@ class Varying(Expr):
     """What stands for a number, or an array of the module, of each of several functions until that is decided.
 
     `texts`: what each has; `own`: the first one's; `keyword`: of which keyword argument a number is the value, "" for others;
-    `call`: the first one's call of which it is a positional argument.
+    `call`: the first one's call of which it is a positional argument; `is_operand`: whether it is one of arithmetic, the
+    other operand of which is no number.
     """
 
-    __slots__ = ("texts", "own", "keyword", "call")
+    __slots__ = ("texts", "own", "keyword", "call", "is_operand")
 
-    def __init__(self, texts: tuple[str, ...], own: Expr, keyword: str, call: Call | None):
-        self.texts, self.own, self.keyword, self.call = texts, own, keyword, call
+    def __init__(self, texts: tuple[str, ...], own: Expr, keyword: str, call: Call | None, is_operand: bool):
+        self.texts, self.own, self.keyword, self.call, self.is_operand = texts, own, keyword, call, is_operand
 
     def flat(self) -> str:
         return self.own.flat()
@@ -314,7 +338,8 @@ class Alike(AntiUnifier):
             node, slot, way = position
             is_passed = type(first) is Text and slot == "kwargs" and len(way) == 2
             call = node if type(node) is Call and slot == "args" and len(way) == 1 else None
-            self.varying.append(Varying(texts, first, node.kwargs[way[0]][0] if is_passed else "", call))
+            is_operand = type(node) is Binary and {type(node.left), type(node.right)} != {Text}
+            self.varying.append(Varying(texts, first, node.kwargs[way[0]][0] if is_passed else "", call, is_operand))
             return self.varying[-1]
         self.word((first, "id", ()), texts)
         return first
