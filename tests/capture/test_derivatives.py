@@ -547,3 +547,37 @@ def test_what_jax_remembers_decides_nothing():
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
         texts.add(found.stdout)
     assert len(texts) == 1 and "jax.value_and_grad(loss)" in texts.pop()
+
+
+def test_a_number_that_is_differentiated():
+    """JAX converts the number that the author passes while it traces, and leaves an equation for the parameter it is of."""
+
+    def linearised(m):
+        matrix, column = jax.jacobian(lambda x, u: x + u * jnp.sin(m * x * u), argnums=(0, 1))(
+            jnp.zeros(3), jnp.array(0.5)
+        )
+        return matrix, column[:, None]
+
+    assert "jax.jacrev(" in written(linearised, jnp.float32(2.0))
+
+
+def test_arrays_that_a_rule_makes_under_a_derivative_in_a_loop():
+    def plain(scale, x):
+        return scale * jnp.sum(x[jnp.array([0, 2])] ** 2)
+
+    radius = jax.custom_vjp(plain)
+
+    def backward(residuals, cotangent):
+        _, pullback = jax.vjp(plain, *residuals)
+        return pullback(cotangent)
+
+    radius.defvjp(lambda scale, x: (plain(scale, x), (scale, x)), backward)
+
+    def fitted(scale, xs):
+        def body(scale, _):
+            value, slope = jax.value_and_grad(lambda s: jnp.sum(jax.vmap(radius, (None, 0))(s, xs) ** 2))(scale)
+            return scale - 0.1 * slope, value
+
+        return lax.scan(body, scale, None, length=3)
+
+    assert "jax.value_and_grad(" in written(fitted, jnp.float32(0.5), X)

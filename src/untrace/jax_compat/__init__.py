@@ -190,6 +190,7 @@ from untrace.jax_compat.custom_rules import custom_jvp_rule, custom_vjp_rules, p
 from untrace.jax_compat.rule_identity import custom_rule_key, has_batched_rule, has_rule_of_jax, is_call_of, rule_key
 from untrace.jax_compat.control_flow import (
     closed_as_used,
+    handed_constants,
     inner_jaxpr,
     inner_places,
     leaf_counts,

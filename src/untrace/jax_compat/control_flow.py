@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from untrace.jax_compat.jaxprs import LITERAL_TYPE, open_jaxpr
-from untrace.jax_compat.rebuilding import rebuilt_jaxpr, substituted
+from untrace.jax_compat.jaxprs import LITERAL_TYPE, new_variables, open_jaxpr
+from untrace.jax_compat.rebuilding import constants_as_inputs, rebuilt_jaxpr, substituted
 
 
 def leaf_counts(value: Any) -> tuple[int, ...] | None:
@@ -91,6 +91,30 @@ def with_operands_spread(eqn: Any, params: dict[str, Any], several: Mapping[int,
         if key in ("in_shardings", "in_layouts", "donated_invars"):
             params[key] = tuple([v for i, v in enumerate(value) for _ in range(several.get(i, 1))])
     return params
+
+
+def handed_constants(eqn: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    """(a loop that is handed the arrays of its functions, as JAX does; a new variable for each, and its value)."""
+    if eqn.primitive.name == "scan":
+        inner, values = constants_as_inputs(eqn.params["jaxpr"])
+        variables = new_variables(open_jaxpr(inner)[0].invars[: len(values)])
+        count, carry = scan_counts(eqn)
+        rest = len(eqn.invars) - count - carry, len(eqn.outvars) - carry
+        params = recounted_scan({**eqn.params, "jaxpr": inner}, count + len(values), carry, *rest)
+        known = list(zip(variables, values, strict=True))
+        return (eqn.replace(invars=[*variables, *eqn.invars], params=params) if values else eqn), known
+    if eqn.primitive.name != "while":
+        return eqn, []
+    params, invars, place = dict(eqn.params), list(eqn.invars), 0
+    found: list[tuple[Any, Any]] = []
+    for key, number in (("cond_jaxpr", "cond_nconsts"), ("body_jaxpr", "body_nconsts")):
+        params[key], values = constants_as_inputs(params[key])
+        variables = new_variables(open_jaxpr(params[key])[0].invars[: len(values)])
+        invars[place:place] = variables
+        params[number] += len(values)
+        place += params[number]
+        found += zip(variables, values, strict=True)
+    return (eqn.replace(invars=invars, params=params) if found else eqn), found
 
 
 def closed_as_used(eqn: Any) -> Any:

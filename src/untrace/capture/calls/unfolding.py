@@ -54,6 +54,9 @@ class _Unfolder(jax_compat.JaxprRewriter):
                 if substitute:
                     new = new.replace(invars=jax_compat.substituted(new.invars, substitute))
                 if other:
+                    new, own = jax_compat.handed_constants(new)
+                    constvars += [var for var, _ in own]
+                    consts += [value for _, value in own]
                     new = jax_compat.closed_as_used(new)
                 changed = changed or new is not eqn
                 eqns.append(new)
@@ -88,8 +91,7 @@ class _Unfolder(jax_compat.JaxprRewriter):
             constvars += [var for var, _ in own]
             consts += [value for _, value in own]
             like = eqn.replace(invars=operands, outvars=outvars)
-            own_eqns = spliced(like, jax_compat.open_jaxpr(plain)[0], substitute)
-            eqns += [*copies, *_with_numbers(own_eqns, substitute)]
+            eqns += [*copies, *spliced(like, jax_compat.open_jaxpr(plain)[0], substitute)]
         if not changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, substitute)
@@ -111,25 +113,6 @@ class _Unfolder(jax_compat.JaxprRewriter):
     def _mapped(self, eqn: Any) -> Any:
         params = {**eqn.params, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}
         return jax_compat.trace_on_avals(lambda *xs: VMAP.impl(*xs, **params), [v.aval for v in eqn.invars], eqn.ctx)
-
-
-def _with_numbers(eqns: Sequence[Any], substitute: dict[Any, Any]) -> list[Any]:
-    """The equations without conversions of numbers to their own dtype: of a number that the author passes JAX leaves none,
-    though there is one of the parameter that it is of a function. `substitute`: the results of what was called."""
-    found: list[Any] = []
-    numbers: dict[Any, Any] = {}
-    for eqn in eqns:
-        if numbers:
-            eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, numbers))
-        operand = eqn.invars[0] if eqn.primitive.name == "convert_element_type" else None
-        if type(operand) is jax_compat.LITERAL_TYPE and operand.aval.dtype == eqn.outvars[0].aval.dtype:
-            numbers[eqn.outvars[0]] = jax_compat.literal(operand.val, eqn.outvars[0].aval)
-        else:
-            found.append(eqn)
-    if numbers:
-        atoms = jax_compat.substituted(list(substitute.values()), numbers)
-        substitute.update(zip(substitute, atoms, strict=True))
-    return found
 
 
 def body_of(

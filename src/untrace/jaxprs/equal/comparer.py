@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,12 +87,23 @@ class Side:
         return cls(closed, invars, jaxpr.outvars, jaxpr.eqns, known)
 
     def constant(self, atom: Any) -> tuple[Any, Any] | None:
-        """(value, aval) of a Literal or a constvar; None for a variable."""
+        """(value, aval) of a Literal, a constvar, or a number that is converted to its own dtype; None for other variables."""
         if type(atom) is Literal:
             return atom.val, atom.aval
         if atom in self.consts:
             return self.consts[atom], atom.aval
-        return None
+        return self.numbers.get(atom)
+
+    @functools.cached_property
+    def numbers(self) -> dict[Any, tuple[Any, Any]]:
+        """What equations give that convert a number to its own dtype, which JAX does not do where the number is at hand."""
+        return {
+            e.outvars[0]: (e.invars[0].val, e.outvars[0].aval)
+            for e in self.eqns
+            if e.primitive.name == "convert_element_type"
+            and type(e.invars[0]) is Literal
+            and e.invars[0].aval.dtype == e.outvars[0].aval.dtype
+        }
 
 
 def are_same_callables(pairs: Iterable[tuple[str, tuple[Any, ...]]]) -> bool:
