@@ -289,6 +289,25 @@ def test_leaves_that_no_number_of_axes_tells_are_told_by_their_place():
     assert "tree_map_with_path(" in written.source and written.proof.level == "jaxpr"
 
 
+def adamw(params, moments, x, y):
+    def leaf(p, m, v):
+        update = m / (jnp.sqrt(v) + 1e-6)
+        if p.ndim > 1:
+            update = update + 0.01 * p
+        return p - 0.1 * update
+
+    grads = jax.grad(loss)(params, x, y)
+    moments = jax.tree.map(lambda v, g: 0.9 * v + 0.1 * g**2, moments, grads)
+    return jax.tree.map(leaf, params, grads, moments), moments
+
+
+def test_the_function_of_a_leaf_may_do_more_for_some():
+    written = untrace.decompile(adamw)(MORE, MORE, X, Y)
+    assert "lambda x, x_2: x_2 + 0.01 * x if x_2.ndim > 1 else x_2" in written.source, written.source
+    assert "lambda x, x_2: x_2 - 0.1 * x" in written.source and written.source.count("jax.tree.map(") == 4
+    assert written.proof.level == "jaxpr"
+
+
 def with_mask(params, x, y):
     grads = jax.grad(lambda p: loss({**p["body"], **p["head"]}, x, y))(params)
     decays = {"body": {"b1": True, "b2": False, "w1": True, "w2": True}, "head": {"b3": False, "w3": False}}

@@ -300,14 +300,24 @@ class _Mapper:
             found = self._tree_maps([run[i] for i in rest], [tails[i] for i in rest], result)
             return None if found is None else [*[run[i] for i in sorted(before)], *found]
         size = period(keys)
-        count = len(run) // size
-        if count < _FEWEST or size > _LONGEST:
+        if len(run) // size < _FEWEST:
+            return self._unequal(run, keys, tails, result)
+        if size > _LONGEST:
             return None
-        turns = [run[i * size : (i + 1) * size] for i in range(count)]
+        turns = [run[i : i + size] for i in range(0, len(run), size)]
+        return self._in_parts(turns, tails, result, {o for e in run for o in e.outputs})
+
+    def _in_parts(
+        self,
+        turns: Sequence[Sequence[Equation]],
+        tails: Sequence[Sequence[Frame]],
+        result: str | None,
+        made: set[Value | None],
+    ) -> list[Equation] | None:
+        """One equation for each value that a turn gives, which `made` loses. `tails`: those of the first turn's equations."""
         parts = self._parts(turns[0])
         if not parts or any(self._parts(turn) != parts for turn in turns[1:]):
             return None
-        made = {o for e in run for o in e.outputs}
         found = []
         for part in parts:
             one = self._tree_map([[turn[i] for i in part] for turn in turns], tails[part[-1]], result, made)
@@ -316,6 +326,47 @@ class _Mapper:
             found.append(one)
             made.difference_update(one.outputs)  # a tree, which the next may take
             result = None  # the author's name is the first one's
+        return found
+
+    def _unequal(
+        self, run: Sequence[Equation], keys: Sequence[Hashable], tails: Sequence[Sequence[Frame]], result: str | None
+    ) -> list[Equation] | None:
+        """The run as maps, where some turns do more than the others: `if p.ndim > 1: update = update + decay * p`.
+
+        What all do before that is one map, what some do is another, and what all do after it a third.
+        """
+        starts = [i for i, key in enumerate(keys) if key == keys[0]]
+        if len(starts) < _FEWEST:
+            return None
+        turns = [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(run)], strict=True)]
+        kinds = sorted({tuple([keys[i] for i in turn]) for turn in turns}, key=len)
+        if len(kinds) != 2 or len(kinds[1]) > _LONGEST:
+            return None
+        short, long = kinds
+        own = [i for i, key in enumerate(long) if key not in short]
+        if not own or own != list(range(own[0], own[-1] + 1)) or long[: own[0]] + long[own[-1] + 1 :] != short:
+            return None
+        before, after = own[0], own[-1] + 1
+        do_more = [turn for turn in turns if len(turn) == len(long)]
+        sections = (
+            [turn[:before] for turn in turns],
+            [turn[before:after] for turn in do_more],
+            [turn[after:] if len(turn) == len(long) else turn[before:] for turn in turns],
+        )
+        made = {o for e in run for o in e.outputs}
+        found: list[Equation] = []
+        for section in sections:
+            if section[0]:
+                word = result if section is sections[2] else None
+                part = self._in_parts(
+                    [[run[i] for i in t] for t in section], [tails[i] for i in section[0]], word, made
+                )
+                if part is None:
+                    return None
+                for equation in part:  # a part of the author's function, and not that
+                    map_ = callee_of(equation, TreeMap)
+                    map_.function, map_.own = "", False
+                found += part
         return found
 
     def _tree_map(
