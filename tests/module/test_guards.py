@@ -330,3 +330,18 @@ def test_devices_and_meshes_are_part_of_it_where_they_matter(tmp_path):
     elsewhere = run(_USE, 8, *[word[:-1] + size for word in around for size in "042"], "nothing_around:around:8")
     assert all("this was written for get_abstract_mesh" in said for said in elsewhere.values()), elsewhere
     assert "get_abstract_mesh = i=8 Auto, not for no mesh" in elsewhere["around:around:0"], elsewhere
+
+
+def test_a_part_that_comes_again_has_a_letter():
+    params = {"encoder": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4), "scale": jnp.ones(4)}, "head": jnp.ones(4)}
+    state = {"params": params, "mean": params, "square": params, "S": jnp.float32(0.0)}
+
+    def step(state, x):
+        return jax.tree.map(lambda p, m, s: p - m * s, state["params"], state["mean"], state["square"]), x * state["S"]
+
+    found = untrace.decompile(step)(state, jnp.ones(2))
+    assert '"P = {encoder: {' in found.source and "mean: P, params: P, square: P}" in found.source, found.source
+    found(state, jnp.ones(5))
+    other = {**state, "mean": {**params, "head": jnp.ones(4, jnp.int32)}}
+    with pytest.raises(TypeError, match="mean: {encoder: {bias: f32.4., kernel: f32.3,4., scale: f32.4.}, head: i32"):
+        found(other, jnp.ones(2))

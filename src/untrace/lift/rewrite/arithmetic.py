@@ -65,7 +65,8 @@ def power_of_one(body: Body, eqn: Any) -> Any:
 @rewrite("sub")
 def subtract_zero(body: Body, eqn: Any) -> Any:
     """x - 0.0 is x, also for -0.0; x + 0.0 is not."""
-    return eqn.invars[0] if is_value(body.scalar(eqn.invars[1]), 0.0) else None
+    x, y = eqn.invars
+    return x if is_value(body.scalar(y), 0.0) and not _is_made_weak(body, x) else None
 
 
 @rewrite("add")
@@ -102,7 +103,8 @@ def and_true(body: Body, eqn: Any) -> Any:
 
 @rewrite("div")
 def divide_by_one(body: Body, eqn: Any) -> Any:
-    return eqn.invars[0] if is_value(body.scalar(eqn.invars[1]), 1.0) else None
+    x, y = eqn.invars
+    return x if is_value(body.scalar(y), 1.0) and not _is_made_weak(body, x) else None
 
 
 def _number(body: Body, atom: Any) -> Any:

@@ -31,16 +31,22 @@ _LIST = re.compile(r"\[((?:[^][]|\[[\w,]*\])*)\]")  # without lists in it
 _SIZE = re.compile(r"(?<=[\[,])[A-Za-z_]\w*(?=[,\]])")
 _LONGEST = 600  # characters; of more without a size in them a hash says as much
 _SHORT = 20  # characters, which say as much as "like params"
+_PART = 60  # characters of a part that gets a letter where it comes again
+_MOST_LETTERS = 3
 
 
 @helper("functools", last="_spelled_out")
 @functools.cache
 def _spelled_out(types):
-    """The types with lists (`[f32[n]] * 2`) and what is `like x` written out."""
+    """The types with lists (`[f32[n]] * 2`), what is `like x` and what has a letter (`P = {w: f32[n]}`) written out."""
     import re
 
-    found = {}
+    found, letters = {}, {}
     for text in types.split("; "):
+        text = re.sub(r"\b[A-Z]\b(?! = )", lambda m: letters.get(m[0], m[0]), text)
+        if text[1:4] == " = ":
+            letters[text[0]] = text[4:]
+            continue
         name, _, text = text.partition(": ")
         text = re.sub(r"\[((?:[^][]|\[[\w,]*\])*)\] \* (\d+)", lambda m: f"[{', '.join([m[1]] * int(m[2]))}]", text)
         found[name] = re.sub(r"like (\w+)", lambda m: found.get(m[1], m[0]), text)
@@ -89,8 +95,8 @@ def guard_of(
         found[setting] = {module.described.sizes[n]: m for n, m in found.pop(setting, {}).items()}
     settings = [(key, Text(_written(setting))) for key, setting in sorted(found.items()) if setting]
     module.helper(describe)
-    short = _shortened(texts)
-    is_short = any(re.search(r"like \w|\] \* \d", text) for text in short)
+    short = _with_letters(_shortened(texts))
+    is_short = any(re.search(r"like \w|\] \* \d|^[A-Z] = ", text) for text in short)
     if is_short:
         module.helper("_spelled_out")
     checked = Checked(names, module.helper("_checked").flat(), short, is_short, settings)
@@ -170,6 +176,37 @@ def _shortened(texts: Mapping[str, str]) -> list[str]:
         is_same = spelled.endswith(f"; {name}: {text}" if before else f"{name}: {text}")
         found.append(f"{name}: {short if is_same else text}")
     return found
+
+
+def _with_letters(texts: list[str]) -> list[str]:
+    """The types with a letter for each part of them that comes again, after what it stands for: `P = {w: f32[n]}`."""
+    spelled = helpers.function("_spelled_out")
+    definitions: list[str] = []
+    shorter = texts
+    taken = set(re.findall(r"\b[A-Z]\b", "; ".join(texts)))
+    for letter in [c for c in "PQRSTABCD" if c not in taken][:_MOST_LETTERS]:
+        whole = "; ".join([*definitions, *shorter])
+        parts = [p for p in set(_bracketed(whole)) if len(p) > _PART and whole.count(p) > 1]
+        if not parts:
+            break
+        part = max(parts, key=lambda p: (len(p) * (whole.count(p) - 1), p))
+        definitions = [text.replace(part, letter) for text in definitions]
+        shorter = [text.replace(part, letter) for text in shorter]
+        definitions.insert(
+            next((i for i, d in enumerate(definitions) if letter in d[4:]), len(definitions)), f"{letter} = {part}"
+        )
+    found = [*definitions, *shorter]
+    return found if definitions and spelled("; ".join(found)) == spelled("; ".join(texts)) else texts
+
+
+def _bracketed(text: str) -> Iterator[str]:
+    """The parts of a text that brackets enclose, with these."""
+    opened: list[int] = []
+    for place, char in enumerate(text):
+        if char in "([{":
+            opened.append(place)
+        elif char in ")]}" and opened:
+            yield text[opened.pop() : place + 1]
 
 
 def _repeated(inside: str) -> str | None:
