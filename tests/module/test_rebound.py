@@ -423,3 +423,19 @@ def test_a_name_under_another_name_is_the_same_variable():
     name = Name("x", Symbol(author="x"))
     made = renamed(name, {"x": "y"})
     assert made.id == "y" and made.symbol is name.symbol
+
+
+def test_what_a_call_gives_is_returned_as_it_is():
+    def split(x):
+        low, high = jnp.minimum(x, 0.0), jnp.maximum(x, 0.0)
+        return jnp.cumsum(jnp.sin(low), axis=1), jnp.cumsum(jnp.cos(high), axis=1)
+
+    def warped(x):
+        return split(jnp.tanh(x @ W) + jnp.sqrt(jnp.abs(x)))
+
+    def program(x):
+        low, high = warped(x)
+        return low @ W + high @ W + warped(low)[0]
+
+    text = written(program, X)
+    assert "    return split(" in text, text
