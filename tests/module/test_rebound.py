@@ -431,11 +431,13 @@ def test_what_a_call_gives_is_returned_as_it_is():
         return jnp.cumsum(jnp.sin(low), axis=1), jnp.cumsum(jnp.cos(high), axis=1)
 
     def warped(x):
-        return split(jnp.tanh(x @ W) + jnp.sqrt(jnp.abs(x)))
+        x = jnp.tanh(x @ W) + jnp.sqrt(jnp.abs(x))
+        return split(x - x.mean(axis=0) / jnp.std(x))
 
     def program(x):
-        low, high = warped(x)
-        return low @ W + high @ W + warped(low)[0]
+        (low, high), (lower, higher) = warped(x), warped(x + 1.0)
+        others = split(x)
+        return low @ W + high @ W + lower * higher + others[0] + others[1]
 
     text = written(program, X)
     assert "    return split(" in text, text

@@ -79,6 +79,8 @@ class Bodies:
             made = _result_places(known_results, results, count, carry)
             if made is None or len(jax.tree.leaves(result)) != len(made):
                 continue
+            if where[0] in _BRANCHES and sum(place >= 0 for place in made) != count:
+                continue  # it is another function of the same line
             return _body_trees(where[0], positional, places, Tree(result, made))
         return None
 

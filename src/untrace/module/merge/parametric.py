@@ -34,7 +34,7 @@ _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 # Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
 _PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
 _MOST_ARGUMENTS = 3  # numbers that a call passes
-_FEWEST = 3  # of what is counted from a size, and not the size itself: smaller numbers are of anything
+_FEWEST = 3  # one less than a size, or more, or all of it: smaller numbers are of anything
 _MOST_ARRAYS = 6  # arrays that it passes
 
 
@@ -245,17 +245,17 @@ def size_of_argument(
     for size, sizes in of_axes:
         if sizes == list(numbers):
             return size
-    if not all(isinstance(n, int) for n in numbers) or min(numbers) < _FEWEST:
+    if not all(isinstance(n, int) for n in numbers):
         return None
-    for size, sizes in of_axes:
+    for size, sizes in of_axes if min(numbers) >= _FEWEST else ():
         for operator, change in (("-", 1), ("+", -1)):
             if [n + change for n in numbers] == sizes:
                 return Binary(size, operator, Text("1"))
     for size, sizes in of_axes:
-        ratio = sizes[0] // int(numbers[0])
+        ratio = sizes[0] // max(1, int(numbers[0]))
         if ratio > 1 and all(n * ratio == s for n, s in zip(numbers, sizes, strict=True)):
             return Binary(size, "//", Text(str(ratio)))
-    for array, shapes in arrays:
+    for array, shapes in arrays if min(numbers) >= _FEWEST else ():
         if [math.prod(s) for s in shapes] == list(numbers):
             return Attribute(array, "size")
     return None
