@@ -107,11 +107,15 @@ def _type_of(tree, avals, weak):
 
 @functools.cache
 def _spelled_out(types):
-    """The types with lists (`[f32[n]] * 2`) and what is `like x` written out."""
+    """The types with lists (`[f32[n]] * 2`), what is `like x` and what has a letter (`P = {w: f32[n]}`) written out."""
     import re
 
-    found = {}
+    found, letters = {}, {}
     for text in types.split("; "):
+        text = re.sub(r"\b[A-Z]\b(?! = )", lambda m: letters.get(m[0], m[0]), text)
+        if text[1:4] == " = ":
+            letters[text[0]] = text[4:]
+            continue
         name, _, text = text.partition(": ")
         text = re.sub(r"\[((?:[^][]|\[[\w,]*\])*)\] \* (\d+)", lambda m: f"[{', '.join([m[1]] * int(m[2]))}]", text)
         found[name] = re.sub(r"like (\w+)", lambda m: found.get(m[1], m[0]), text)
