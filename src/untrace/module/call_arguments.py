@@ -28,7 +28,7 @@ from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, argument_words, function_hint, hint_of, put_definition
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
-from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.statements import Def, Parameter, Return, Unpack, Unpacked, returned
 from untrace.python.tree import Expr, Leaf, Name, Symbol, Tuple
 from untrace.python.types import array_type, tree_type
 
@@ -151,25 +151,6 @@ def passed(
     found = {a.key: given_to(w, a, [operands[p] for p in a.places]) for a in arguments}
     args = [found[key] if key in found else rebuilt(w, signature.args[0][key], []) for key in names if type(key) is int]
     return args, [(key, found[key]) for key in names if type(key) is str and key in found]
-
-
-class Unpacked(Assign):
-    """`a, b = f(x)`, where what the call gives is a tuple of that many: `return a, b` may be `return f(x)`."""
-
-    __slots__ = ()
-
-
-def returned(statements: list[Statement], value: Expr) -> Expr:
-    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for."""
-    last = statements[-1] if statements else None
-    if type(last) is not Unpacked:
-        return value
-    several = value.elements if type(value) is Tuple else [value]
-    names = [e.id if type(e) is Name else e.root.id if isinstance(e, Leaf) and not e.steps else "" for e in several]
-    if names != list(last.targets) or (type(value) is Tuple) != (len(names) > 1):
-        return value
-    statements.pop()
-    return last.value
 
 
 def bind_result(

@@ -14,10 +14,9 @@ from typing import Any, TypeGuard
 from untrace import jax_compat
 from untrace._places import is_cell, place_of
 from untrace.ir.types import Aval
-from untrace.module.call_arguments import Unpacked
 from untrace.module.loops.emit import Start
 from untrace.provenance.sites import Provenance, Site
-from untrace.python.statements import Assign, Def, For, Lines, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Lines, Statement, Unpack, Unpacked
 from untrace.python.tree import WIDTH, Call
 from untrace.python.types import array_type
 

@@ -30,7 +30,7 @@ from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import leaf_behind
 from untrace.module.loops import of_calls
-from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement
+from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
 
@@ -348,6 +348,7 @@ def _definition(
     if w.sizes is not None:
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
         module.sizes_of[body] = tuple(w.sizes.parameters)
+    given = returned(w.statements, given, module.local_definitions)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
 

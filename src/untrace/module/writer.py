@@ -37,7 +37,6 @@ from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import rules
 from untrace.module.access_paths import Layout, Step
-from untrace.module.call_arguments import Unpacked
 from untrace.module.constants import ConstantWriter, Named
 from untrace.module.docstrings import Described
 from untrace.module.grouping.result_trees import note_returned
@@ -48,7 +47,7 @@ from untrace.module.local_calls import write_calls
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
 from untrace.python.names import Scope
-from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked
 from untrace.python.tree import Attribute, Call, Expr, Name, Symbol, Tuple
 from untrace.python.values import Unwritable
 

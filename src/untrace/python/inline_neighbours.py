@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -52,16 +52,14 @@ _CONTAINERS = (Tuple, List, Dict, Lambda)
 
 
 def fold_neighbours(
-    definitions: Sequence[Statement], provenance: Provenance, folded: Folded, effects: bool, in_order: bool = False
+    definitions: Sequence[Statement], provenance: Provenance, folded: Folded, effects: bool
 ) -> dict[Statement, Counter[str]]:
     """Folds such statements in functions, in place. folded: gets which equations stand in which; effects: whether what is
-    called may do more than compute; in_order: whether everything is computed in the order of the statements, so that only
-    what is returned goes into the statement that does. Gives the `words_of` those that had to be known."""
+    called may do more than compute. Gives the `words_of` those that had to be known."""
     found: dict[Statement, Counter[str]] = {}
-    tuples = {d.name: count for d in definitions if type(d) is Def and (count := _tuple_given(d))}
     for definition in definitions:
         if type(definition) is Def:
-            folder = _Folder(definition, provenance, folded, effects, tuples, in_order)
+            folder = _Folder(definition, provenance, folded, effects)
             folder.fold(definition.body, "    ")
             if folder.known is not None:
                 found[definition] = folder.known
@@ -69,17 +67,8 @@ def fold_neighbours(
 
 
 class _Folder:
-    def __init__(
-        self,
-        definition: Def,
-        provenance: Provenance,
-        folded: Folded,
-        effects: bool,
-        tuples: Mapping[str, int],
-        in_order: bool,
-    ):
+    def __init__(self, definition: Def, provenance: Provenance, folded: Folded, effects: bool):
         self.provenance, self.folded, self.effects = provenance, folded, effects
-        self.tuples, self.in_order = tuples, in_order
         self.definition = definition
         self.known: Counter[str] | None = None
 
@@ -105,10 +94,7 @@ class _Folder:
 
     def _folds(self, first: Statement, second: Statement, indent: str) -> bool:
         """Puts the value of `first` into `second`, and whether it did."""
-        if isinstance(first, (Assign, Unpack)) and isinstance(second, Return) and self._gives_all(first, second):
-            second.value = first.value
-            return True
-        if self.in_order or type(first) is not Assign or len(first.targets) != 1 or type(first.targets[0]) is not str:
+        if type(first) is not Assign or len(first.targets) != 1 or type(first.targets[0]) is not str:
             return False
         if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
             return False
@@ -136,20 +122,7 @@ class _Folder:
         self._note(first, second)
         return True
 
-    def _gives_all(self, first: Assign | Unpack, second: Return) -> bool:
-        """Whether a function returns the tuple that a call gives, which only it takes apart, and not by the author's names."""
-        call, given = first.value, second.value
-        if type(call) is not Call or type(given) is not Tuple or getattr(first, "comment", None):
-            return False
-        is_tuple = type(call.func) is str and self.tuples.get(call.func) == len(first.targets)
-        elements = [e for e in given.elements if type(e) is Name]
-        if not is_tuple or [e.id for e in elements] != list(first.targets) or len(elements) < len(given.elements):
-            return False
-        if all(e.symbol.author == e.id for e in elements) or not self._are_alike(first, second):
-            return False
-        return all(self.counts[e.id] == 2 for e in elements)
-
-    def _are_alike(self, first: Assign | Unpack, second: Statement) -> bool:
+    def _are_alike(self, first: Assign, second: Statement) -> bool:
         """Whether both belong to the forward pass, and do nothing but compute."""
         origins = [getattr(s, "origin", None) for s in (first, second)]
         if any(getattr(s, "is_backward", False) for s in (first, second)):
@@ -167,13 +140,6 @@ class _Folder:
         if origin is not None and first.origin is not None:
             inside = (first.origin, *self.folded.get(first.origin, ()))
             self.folded[origin] = (*self.folded.get(origin, ()), *inside)
-
-
-def _tuple_given(definition: Def) -> int:
-    """How many elements the tuple has that a function returns; 0 for one that returns something else."""
-    last = definition.body[-1] if definition.body else None
-    value = last.value if isinstance(last, Return) else None
-    return len(value.elements) if type(value) is Tuple else 0
 
 
 def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from untrace.python.tree import WIDTH, Call, Expr, Text, Tuple, filled, lines_of
+from untrace.python.tree import WIDTH, Call, Expr, Leaf, Name, Text, Tuple, filled, lines_of
 
 
 class Statement:
@@ -158,6 +158,30 @@ class Unpack(Statement):
             yield from lines_of(f"({name},) = ", self.value, "", indent)
         else:
             yield from Assign(self.targets, self.value).lines(indent)
+
+
+class Unpacked(Assign):
+    """`a, b = f(x)`, where what the call gives is a tuple of that many: `return a, b` may be `return f(x)`."""
+
+    __slots__ = ()
+
+
+def returned(statements: list[Statement], value: Expr, functions: Container[object] = ()) -> Expr:
+    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for.
+
+    functions: names of those that give a tuple of as many as is bound of them.
+    """
+    last = statements[-1] if statements else None
+    if not isinstance(last, (Assign, Unpack)) or type(last) is not Unpacked and len(last.targets) < 2:
+        return value
+    if type(last) is not Unpacked and not (type(last.value) is Call and last.value.func in functions):
+        return value
+    several = value.elements if type(value) is Tuple else [value]
+    names = [e.id if type(e) is Name else e.root.id if isinstance(e, Leaf) and not e.steps else "" for e in several]
+    if names != list(last.targets) or (type(value) is Tuple) != (len(names) > 1):
+        return value
+    statements.pop()
+    return last.value
 
 
 class Return(Statement):

@@ -16,7 +16,6 @@ from untrace.ir.nodes import Atom, Function, Program, Value
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
-from untrace.module.call_arguments import Unpacked, returned
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.checks import RefuseOthers
@@ -26,7 +25,7 @@ from untrace.module.interface.python_numbers import needs_array
 from untrace.module.interface.signature import Argument, Signature, signature_parameters, unpack_arguments
 from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
-from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Tuple
 from untrace.python.types import Type, array_type, tree_type
 

@@ -33,6 +33,7 @@ _LONGEST = 600  # characters; of more without a size in them a hash says as much
 _SHORT = 20  # characters, which say as much as "like params"
 _PART = 60  # characters of a part that gets a letter where it comes again
 _MOST_LETTERS = 3
+_SAVED = 400  # characters, which are worth the lines that write letters out
 
 
 @helper("functools", last="_spelled_out")
@@ -196,7 +197,8 @@ def _with_letters(texts: list[str]) -> list[str]:
             next((i for i, d in enumerate(definitions) if letter in d[4:]), len(definitions)), f"{letter} = {part}"
         )
     found = [*definitions, *shorter]
-    return found if definitions and spelled("; ".join(found)) == spelled("; ".join(texts)) else texts
+    is_worth_it = len("; ".join(found)) + _SAVED < len("; ".join(texts))
+    return found if is_worth_it and spelled("; ".join(found)) == spelled("; ".join(texts)) else texts
 
 
 def _bracketed(text: str) -> Iterator[str]:

@@ -35,6 +35,7 @@ _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 _PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
 _MOST_ARGUMENTS = 3  # numbers that a call passes
 _FEWEST = 3  # one less than a size, or more, or all of it: smaller numbers are of anything
+_MOST_TIMES = 4  # a size
 _MOST_ARRAYS = 6  # arrays that it passes
 
 
@@ -224,8 +225,8 @@ def _number(text: str) -> Text:
 def size_of_argument(
     first: Def, numbers: Sequence[float], types: Sequence[Sequence[tuple[str, Type]]], from_last: bool = False
 ) -> Expr | None:
-    """`x.shape[k]`, one less or more, a part of it as `x.shape[k] // 4`, or `x.size`, where that is the number in each of
-    several functions, of whose parameters these are the types.
+    """`x.shape[k]`, one less or more, a part of it as `x.shape[k] // 4`, a few times that, or `x.size`, where that is the
+    number in each of several functions, of whose parameters these are the types.
 
     from_last: whether the last axis is asked first.
     """
@@ -255,6 +256,9 @@ def size_of_argument(
         ratio = sizes[0] // max(1, int(numbers[0]))
         if ratio > 1 and all(n * ratio == s for n, s in zip(numbers, sizes, strict=True)):
             return Binary(size, "//", Text(str(ratio)))
+        times = int(numbers[0]) // max(1, sizes[0])
+        if 1 < times <= _MOST_TIMES and all(n == s * times for n, s in zip(numbers, sizes, strict=True)):
+            return Binary(Text(str(times)), "*", size)
     for array, shapes in arrays if min(numbers) >= _FEWEST else ():
         if [math.prod(s) for s in shapes] == list(numbers):
             return Attribute(array, "size")

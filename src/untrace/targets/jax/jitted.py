@@ -15,11 +15,10 @@ from untrace.ir.nodes import Function, Value
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
 from untrace.module.access_paths import last_word, reach
-from untrace.module.call_arguments import returned
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import argument_words, hint_of
-from untrace.python.statements import Def, Parameter, Return, Statement
+from untrace.python.statements import Def, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name
 from untrace.python.types import array_type, tree_type
 from untrace.targets.jax.loop_trees import assign, given, trees_of

@@ -21,13 +21,12 @@ from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import last_word, reach
-from untrace.module.call_arguments import Unpacked, returned
 from untrace.module.grouping.bound_leaves import bind_leaves, own_uses
 from untrace.module.interface.put_together import inner_nodes, is_readable, rebuilt
 from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole
 from untrace.provenance.sites import Provenance, names_by_part
-from untrace.python.statements import Assign, Parameter
+from untrace.python.statements import Assign, Parameter, Unpacked, returned
 from untrace.python.tree import Expr, Leaf, Name, Symbol, Text, Tuple
 
 # What a scan's parameters say of how its operands are counted, or what is written anyway.
@@ -337,7 +336,7 @@ class TreeBody(Body):
         self.writer.equations(equations, results)
 
     def finish(self, value: Expr) -> Expr:
-        return super().finish(returned(self.writer.statements, value))
+        return super().finish(returned(self.writer.statements, value, self.writer.module.local_definitions))
 
     def value(self, tree: Tree) -> Expr:
         """What the function returns for a tree."""
