@@ -498,3 +498,31 @@ def test_part_of_a_tree():
     assert part_of_tree(tree, [False, True, True, False, True, True]) == ([2, 3], (5, 6))
     assert part_of_tree(tree, [False, False, False, False, True, False]) == 5
     assert part_of_tree((None, 1, 2), [True, False]) == (None, 1)
+
+
+def test_arrays_that_branches_of_a_mapped_function_make_each_for_itself():
+    def gray(image):
+        return jnp.broadcast_to((image @ jnp.array([0.3, 0.6, 0.1]))[..., None], image.shape)
+
+    def jittered(order, image):
+        def saturated_first(x):
+            return (gray(x) + 0.5 * (x - gray(x))) * (1.0 + image[0, 0])
+
+        def brightened_first(x):
+            x = x * (1.0 + image[0, 0])
+            return gray(x) + 0.5 * (x - gray(x))
+
+        return jnp.clip(lax.switch(order, [saturated_first, brightened_first], image), 0.0, 1.0)
+
+    text = written(
+        lambda orders, images: jax.vmap(jittered)(orders, images), np.arange(4) % 2, X.reshape(4, 1, -1)[..., :3]
+    )
+    assert "jax.vmap(jittered)" in text and "saturated_first" in text and text.count("jnp.array(") == 1, text
+
+
+def test_what_an_author_passes_to_a_branch_twice_stays():
+    def program(x):
+        return lax.cond(x[0] > 0.0, lambda a, b: a * b, lambda a, b: a - b, x, x) + jnp.ones(3)[0] * jnp.ones(3)[1]
+
+    text = untrace.decompile(program, guard=False)(jnp.arange(3.0)).source
+    assert "lambda a, b: a * b, lambda a, b: a - b, x, x)" in text, text

@@ -9,7 +9,7 @@ be recognised, and read alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -44,9 +44,9 @@ def computed_once(
         apart |= read
 
 
-def constants_once(eqns: Sequence[Any]) -> list[Any]:
-    """The equations, with loops and branches that read once what they are passed twice: `lax.scan` and `lax.cond` close over
-    it once.
+def constants_once(eqns: Sequence[Any], arrays: Collection[Any] = ()) -> list[Any]:
+    """The equations, with loops that read once what they are passed twice as a constant, and branches that read an array of
+    `arrays` once: `lax.scan` and `lax.cond` close over it once.
 
     What is passed again is still passed, and not read.
     """
@@ -57,16 +57,22 @@ def constants_once(eqns: Sequence[Any]) -> list[Any]:
             inner = _read_once(eqn.params["jaxpr"], eqn.invars[:count])
             if inner is not eqn.params["jaxpr"]:
                 eqn = eqn.replace(params={**eqn.params, "jaxpr": inner})
-        elif eqn.primitive.name == "cond" and len(set(_passed(eqn.invars[1:]))) < len(_passed(eqn.invars[1:])):
-            branches = tuple([_read_once(branch, eqn.invars[1:]) for branch in eqn.params["branches"]])
+        elif eqn.primitive.name == "cond" and any(times > 1 for times in _times(eqn, arrays).values()):
+            branches = tuple([_read_once(branch, eqn.invars[1:], arrays) for branch in eqn.params["branches"]])
             eqn = eqn.replace(params={**eqn.params, "branches": branches})
         found.append(eqn)
     return found
 
 
-def _read_once(closed: Any, operands: Sequence[Any]) -> Any:
-    """A jaxpr that reads once what its first parameters are passed twice; itself where there is nothing of that."""
-    names = _passed_again(closed, operands)
+def _times(eqn: Any, arrays: Collection[Any]) -> Counter[Any]:
+    """How often each of `arrays` is passed to an equation."""
+    return Counter(v for v in eqn.invars if type(v) is not Literal and v in arrays)
+
+
+def _read_once(closed: Any, operands: Sequence[Any], arrays: Collection[Any] | None = None) -> Any:
+    """A jaxpr that reads once what its first parameters are passed twice (of `arrays`, where these are given); itself where
+    there is nothing of that."""
+    names = _passed_again(closed, operands, arrays)
     if not names:
         return closed
     jaxpr, _ = jax_compat.open_jaxpr(closed)
@@ -76,18 +82,14 @@ def _read_once(closed: Any, operands: Sequence[Any]) -> Any:
     return jax_compat.rebuilt_jaxpr(closed, constants_once(inside), jaxpr.outvars)
 
 
-def _passed(operands: Sequence[Any]) -> list[Any]:
-    return [v for v in operands if type(v) is not Literal]
-
-
-def _passed_again(closed: Any, operands: Sequence[Any]) -> dict[Any, Any]:
+def _passed_again(closed: Any, operands: Sequence[Any], arrays: Collection[Any] | None) -> dict[Any, Any]:
     """{parameter that is read: an earlier one, for which the same is passed}."""
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     results = {v for v in jaxpr.outvars if type(v) is not Literal}
     names: dict[Any, Any] = {}
     first: dict[Any, Any] = {}
     for param, operand in zip(jaxpr.invars, operands, strict=False):
-        if type(operand) is Literal or param in results:
+        if type(operand) is Literal or param in results or arrays is not None and operand not in arrays:
             continue
         other = first.setdefault(operand, param)
         if other is not param and other.aval.weak_type == param.aval.weak_type:

@@ -217,7 +217,7 @@ class Simplifier:
                 closed = jax_compat.with_constants(closed, values)
         self._add_all(body, jaxpr.eqns)
         if self.same and body.changed:
-            body.eqns = constants_once(body.eqns)
+            body.eqns = constants_once(body.eqns, set(jaxpr.constvars))
         if self.only is None:
             self._compute_once(body, jax_compat.substituted(jaxpr.outvars, body.substitute))
             body.eqns = own_indices(body)
