@@ -572,24 +572,3 @@ def test_what_jax_takes_out_of_a_loop_is_no_function_and_what_saves_something_is
     names = re.findall(r"^def (\w+)", text, re.M)
     assert {"field", "field_fwd", "field_bwd"} <= set(names) and "step_2" not in names, text
     assert "field_saved" in text and "field_fwd_saved" not in text, text
-
-
-def sampled(image, places):
-    """Bilinear, at places of [-1, 1]."""
-    height, width = image.shape
-    y = 0.5 * (places[:, 0] + 1.0) * (height - 1)
-    x = 0.5 * (places[:, 1] + 1.0) * (width - 1)
-    rows = jnp.clip(jnp.floor(y), 0, height - 1).astype(jnp.int32)
-    columns = jnp.clip(jnp.floor(x), 0, width - 1).astype(jnp.int32)
-    inside = (y >= 0) & (y <= height - 1)
-    return jnp.sum(inside * image[rows, columns]) / (height * width)
-
-
-def test_what_is_counted_from_a_size_is_written_so_where_functions_have_several():
-    def program(coarse, fine, places):
-        return sampled(coarse, places) + sampled(fine, places)
-
-    args = jnp.ones((8, 7)), jnp.ones((16, 14)), jnp.linspace(-1.0, 1.0, 10).reshape(5, 2)
-    text = untrace.decompile(program, sizes="fixed", guard=False)(*args).source
-    assert text.count("def sampled") == 1 and "def sampled(image, places):" in text, text
-    assert "* (image.shape[0] - 1)" in text and "/ image.size" in text and "(image.shape[-1] - 1)" in text, text

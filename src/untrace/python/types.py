@@ -50,10 +50,13 @@ class Type:
         )
 
     def merged(self, other: Type) -> Type | None:
-        """The type that both are of, sizes that differ written `_`; of dicts the keys that both have. None where they are
-        of two kinds."""
+        """The type that both are of, sizes that differ written `_`; of dicts the keys that both have; of a Python number
+        and a scalar that of the scalar. None where they are of two kinds."""
         if self == other:
             return self
+        for number, scalar in ((self, other), (other, self)):
+            if number.text in ("int", "float") and scalar.kind == number.kind == "array" and scalar.text.endswith("[]"):
+                return scalar
         if self.kind == other.kind == "array":
             mine, theirs = _ARRAY.fullmatch(self.text), _ARRAY.fullmatch(other.text)
             if mine is None or theirs is None or mine.group(1, 3) != theirs.group(1, 3):

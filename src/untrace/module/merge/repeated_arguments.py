@@ -1,11 +1,12 @@
-"""A function that is another one for two of its arguments the same: `kernel(params, x, x)`.
+"""A function that is another one for two of its arguments the same, or a number for one: `kernel(params, x, x)`.
 
     def kernel_2(x1):                            def kernel(x1, x2):
         return jnp.exp(-(x1[:, None] - x1))          return jnp.exp(-(x1[:, None] - x2))
     def kernel(x1, x2): ...                ->
     kernel_2(x), kernel(x, y)                    kernel(x, x), kernel(x, y)
 
-A jaxpr has each value once, whatever it is passed as. That two functions are one is seen from their texts, callees first.
+A jaxpr has each value once, whatever it is passed as, and no parameter for a number of Python's (`state_at(orbit, 0.0)`).
+That two functions are one is seen from their texts, callees first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from untrace.module.merge.parametric import calls_of
 from untrace.module.writer import ModuleWriter
 from untrace.python.names import base_of
 from untrace.python.statements import Def, Statement
-from untrace.python.tree import Call, Expr, Leaf, Name
+from untrace.python.tree import UNARY, Call, Expr, Leaf, Name, Text
+
+_HERE = "\0"
+_NUMBER = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 
 def repeat_arguments(module: ModuleWriter, others: Sequence[Statement]) -> None:
@@ -38,14 +42,21 @@ def repeat_arguments(module: ModuleWriter, others: Sequence[Statement]) -> None:
 
 
 def _passed(fewer: Def, more: Def) -> Mapping[str, str] | None:
-    """{parameter of `more`: that of `fewer` which is passed for it} where it is the same function then."""
+    """{parameter of `more`: that of `fewer`, or the number, which is passed for it} where it is the same function then."""
     ours, theirs = [p.name for p in fewer.params], [p.name for p in more.params]
     new = [name for name in theirs if name not in ours]
     if len(new) != 1 or len(theirs) != len(ours) + 1 or not _are_plain(fewer) or not _are_plain(more):
         return None
     text = _text(fewer, {})
-    same = next((name for name in ours if _text(more, {new[0]: name}) == text), None)
+    same = next((name for name in ours if _text(more, {new[0]: name}) == text), None) or _number(more, new[0], text)
     return None if same is None else {name: same if name == new[0] else name for name in theirs}
+
+
+def _number(definition: Def, parameter: str, text: str) -> str | None:
+    """The number that stands in `text` wherever a parameter does in a function; None where they differ otherwise."""
+    first, *others = map(re.escape, _text(definition, {parameter: _HERE}).split(_HERE))
+    found = re.fullmatch(first + _NUMBER + r"\1".join(others), text) if others else None
+    return None if found is None else found[1]
 
 
 def _are_plain(definition: Def) -> bool:
@@ -74,13 +85,15 @@ def _call_instead(
         if call.kwargs or len(call.args) != len(places) or not all(_is_named(call.args[i]) for i in twice):
             return False
     for call, _ in calls:
-        call.args = [call.args[places[passed[p.name]]] for p in more.params]
+        given = [passed[p.name] for p in more.params]
+        call.args = [call.args[places[name]] if name in places else Text(name, UNARY) for name in given]
         call.func = more.name
     types = module.described.types_of(fewer)
     if types is not None and module.described.types_of(more) is not None:
-        known = dict(types)
+        own, known = dict(module.described.types_of(more) or ()), dict(types)
         stand_in = Def("", more.params, [])
-        arguments = [(p.name, known[passed[p.name]]) for p in more.params if passed[p.name] in known]
+        kinds = [(p.name, known.get(passed[p.name]) or own.get(p.name)) for p in more.params]
+        arguments = [(name, kind) for name, kind in kinds if kind is not None]
         module.described.describe(stand_in, arguments, module.described.result_of(fewer))
         module.described.shared(more, stand_in)
     kept = [s for s in module.definitions if s is not more]

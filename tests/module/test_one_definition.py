@@ -1,0 +1,47 @@
+"""One definition for functions that differ in what is counted from sizes, or in a number that is passed elsewhere."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+import untrace
+
+
+def sampled(image, places):
+    """Bilinear, at places of [-1, 1]."""
+    height, width = image.shape
+    y = 0.5 * (places[:, 0] + 1.0) * (height - 1)
+    x = 0.5 * (places[:, 1] + 1.0) * (width - 1)
+    rows = jnp.clip(jnp.floor(y), 0, height - 1).astype(jnp.int32)
+    columns = jnp.clip(jnp.floor(x), 0, width - 1).astype(jnp.int32)
+    inside = (y >= 0) & (y <= height - 1)
+    return jnp.sum(inside * image[rows, columns]) / (height * width)
+
+
+def test_what_is_counted_from_a_size_is_written_so_where_functions_have_several():
+    def program(coarse, fine, places):
+        return sampled(coarse, places) + sampled(fine, places)
+
+    args = jnp.ones((8, 7)), jnp.ones((16, 14)), jnp.linspace(-1.0, 1.0, 10).reshape(5, 2)
+    text = untrace.decompile(program, sizes="fixed", guard=False)(*args).source
+    assert text.count("def sampled") == 1 and "def sampled(image, places):" in text, text
+    assert "* (image.shape[0] - 1)" in text and "/ image.size" in text and "(image.shape[-1] - 1)" in text, text
+
+
+def state_at(orbit, t=0.0):
+    rate = jnp.sqrt(orbit["mu"] / orbit["a"] ** 3)
+    angle = orbit["mean"] + rate * t
+    return orbit["a"] * jnp.stack([jnp.cos(angle), jnp.sin(angle)]) + jnp.tanh(angle)
+
+
+def test_a_number_may_be_passed_where_an_array_is_elsewhere():
+    def moved(orbit, times):
+        start = state_at(orbit)
+        return jax.vmap(state_at, in_axes=(None, 0))(orbit, times) - start, state_at(orbit, 2.5)
+
+    orbit = {"a": jnp.float32(2.0), "mean": jnp.float32(0.3), "mu": jnp.float32(1.0)}
+    found = untrace.decompile(moved, guard=False)(orbit, jnp.linspace(0.0, 1.0, 5))
+    assert found.source.count("def state_at") == 1 and found.proof.at_least("hlo"), found.source
+    assert "state_at(orbit, 0.0)" in found.source and "state_at(orbit, 2.5)" in found.source, found.source
+    assert "t: f32[]." in found.source
