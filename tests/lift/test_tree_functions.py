@@ -321,6 +321,19 @@ def test_leaves_are_told_by_what_is_on_their_way_as_well():
     assert "tree_map_with_path(" in written.source and written.proof.level == "jaxpr"
 
 
+def test_the_path_of_a_leaf_hides_nothing_that_its_function_reads():
+    def shortened(params, x, y):
+        path = jnp.cumsum(x)[-1]
+        decays = {k: k in ("w1", "b1", "w3") for k in params}
+        grads = jax.grad(loss)(params, x, y)
+        grads = jax.tree.map(lambda g, p, d: g + path * p if d else g, grads, params, decays)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), path
+
+    written = untrace.decompile(shortened)(MORE, X, Y)
+    assert 'path * x if path_2[-1].key in ("b1", "w1", "w3") else x_2' in written.source, written.source
+    assert written.proof.level == "jaxpr"
+
+
 def test_what_is_the_same_for_all_leaves_is_computed_before_the_map():
     optax = pytest.importorskip("optax")
 

@@ -159,17 +159,16 @@ def _one_text(w: Any, equation: Equation) -> bool:
     callee = callee_of(equation, TreeMap)
     shared = len(callee.turns[0].params) - callee.trees
     names = [Name(f"shared_{i}") for i in range(shared)]
+    if callee.selected is not None and _condition(equation, callee.selected, w.structures[equation]) is None:
+        return False
     texts = set()
     for turn in _changed(equation):
         try:
             params, statements, value = _leaf_function(w, equation, turn, names)
         except Unwritable:
             return False
-        if callee.selected is not None:
-            if statements:
-                return False  # they might not do for the leaves that stay what they are
-            if _condition(equation, callee.selected, w.structures[equation]) is None:
-                return False
+        if statements and callee.selected is not None:
+            return False  # they might not do for the leaves that stay what they are
         texts.add("\n".join(Def("f", params, [*statements, Return(value)]).lines("")))
         if len(texts) > 1:
             return False
@@ -319,13 +318,16 @@ def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str
         structure = w.structures[equation]
         condition = _condition(equation, callee.selected, structure)
         assert condition is not None
-        path = next(n for n in ("path", "way", "path_") if n not in names)
+        own = Scope(w.module.scope)  # what the function may not hide: its parameters, and what it closes over
+        for taken in [*names, *map(_root, shared)]:
+            own.claim_closed_over(taken)
+        path = own.fresh("path")
         test = _test(*condition, names[callee.selected.tree], path, structure)
         kept = names[callee.selected.kept]
         if condition[1] is not None:
             params, names = [Parameter(path), *params], [path, *names]
         if len(Ternary(value, test, Name(kept)).flat()) > _LINE_WIDTH:
-            name = next(n for n in ("is_changed", "changes", "is_changed_") if n not in names)
+            name = own.fresh("is_changed")
             statements, test = [Assign([name], test)], Name(name)
         value = Ternary(value, test, Name(kept))
     if not statements and type(value) is Call and not value.kwargs:
