@@ -468,3 +468,37 @@ def test_an_array_in_a_mapped_loop_of_a_rule() -> None:
     assert d.proof.level == "jaxpr", d.proof
     for got, want in zip(jax.tree.leaves(d(*args)), jax.tree.leaves(jax.value_and_grad(loss)(*args)), strict=True):
         assert jnp.allclose(got, want, rtol=1e-5)
+
+
+def test_what_a_rule_maps_and_differentiates_are_calls() -> None:
+    def score(theta: Any, x: Any) -> Any:
+        return jnp.sum(jnp.tanh(theta * x) ** 2)
+
+    @jax.custom_jvp
+    def estimate(theta: Any, xs: Any) -> Any:
+        return jax.vmap(score, in_axes=(None, 0))(theta, xs).mean()
+
+    @estimate.defjvp
+    def estimate_jvp(primals: Any, tangents: Any) -> Any:
+        theta, xs = primals
+        scores = jax.vmap(jax.grad(score), in_axes=(None, 0))(theta, xs)
+        _, along = jax.jvp(lambda t: score(t, xs[0]), (theta,), (tangents[0],))
+        return estimate(theta, xs), jnp.clip(scores, -1.0, 1.0).mean(axis=0) @ tangents[0] + 0.1 * along
+
+    args = jnp.ones(3), jnp.ones((5, 3))
+    step = lambda *args: jax.value_and_grad(estimate)(*args)  # noqa: E731
+    d = untrace.decompile(step)(*args)
+    assert "jax.vmap(jax.grad(score), in_axes=(None, 0))(theta, xs)" in d.source, d.source
+    assert "jax.jvp(" in d.source and d.source.count("jnp.tanh") == 1, d.source
+    assert d.proof.level == "jaxpr", d.proof
+    for got, want in zip(d(*args), step(*args), strict=True):
+        assert jnp.allclose(got, want, rtol=1e-6)
+
+
+def test_a_rule_that_is_traced_again_is_remembered_as_it_was() -> None:
+    closed = jax.make_jaxpr(outer)(X)
+    (eqn,) = closed.jaxpr.eqns
+    first, _ = jax_compat.custom_jvp_rule(eqn)
+    again, _ = jax_compat.custom_jvp_rule(eqn, again=True)
+    after, _ = jax_compat.custom_jvp_rule(eqn)
+    assert again.jaxpr is not first.jaxpr and after.jaxpr is first.jaxpr

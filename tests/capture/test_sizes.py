@@ -253,3 +253,25 @@ def test_the_command_line(tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.f(f32(7, 3)).shape == (7, 3)
+
+
+def test_sizes_around_a_mapped_function_with_calls_of_the_library():
+    def augmented(key, image):
+        k_flip, k_zoom = jax.random.split(key)
+        image = jnp.where(jax.random.bernoulli(k_flip), image[::-1], image)
+        scale, shift, gain = jax.random.uniform(k_zoom, (3,))
+        zoom, moved = jnp.stack([scale, scale]), jnp.stack([shift, shift])
+        return gain * jax.image.scale_and_translate(image, (4, 4), (0, 1), zoom, moved, "linear")
+
+    def loss(w, batch):
+        return jnp.mean(jax.nn.relu(batch @ w) ** 2)
+
+    def step(w, images, key):
+        batch = jax.vmap(augmented)(jax.random.split(key, images.shape[0]), images)
+        return jax.value_and_grad(loss)(w, batch)
+
+    d = written(step, f32(4), f32(5, 4, 4), jax.random.PRNGKey(0))
+    assert "jax.random.split(key, images.shape[0])" in d.source, d.source
+    other = f32(4), f32(3, 4, 4), jax.random.PRNGKey(1)
+    for found, expected in zip(jax.tree.leaves(d(*other)), jax.tree.leaves(step(*other)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -188,3 +188,9 @@ def test_what_no_function_takes(path, args, kwargs) -> None:
     atoms = [Value(a) for a in _avals(*[X] * args)]
     assert not beforehand.takes(library.facts(path), atoms, kwargs)
     assert _trace(path, tuple(Slot(i) for i in range(args)), kwargs, _avals(*[X] * args)) is None
+
+
+def test_a_guess_that_grows_with_a_size_is_not_traced_to_its_end():
+    aval = jax.typeof(jnp.ones((4, 2015)))
+    assert _trace("jnp.diff", (Slot(0),), {"n": 2}, [aval]) is not None
+    assert _trace("jnp.diff", (Slot(0),), {"n": 2003}, [aval]) is None

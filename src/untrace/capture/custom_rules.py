@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from untrace import jax_compat
 from untrace.capture.calls.differentiated import called_derivatives
 from untrace.capture.calls.unfolding import unfolded
+from untrace.capture.calls.vmaps import folded, noted_vmaps
 from untrace.ir.nodes import Function
 from untrace.ir.structured import CustomRule, JvpRule, VjpRule
 from untrace.jaxprs.equal.compare import compare
@@ -29,6 +30,7 @@ class Importer(Protocol):
     rules: dict[Any, CustomRule]
     expander: Expander
     keeps_calls: bool
+    keeps_maps: bool
     is_public: Callable[[Any], bool]
 
     @property
@@ -57,7 +59,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
 
     def trace() -> Any:
         rule, out_zeros = importer.expander.jvp_of(eqn)
-        (rule,) = _with_calls(importer, [rule], lambda: jax_compat.custom_jvp_rule(eqn)[:1])
+        (rule,) = _with_calls(importer, [rule], lambda: jax_compat.custom_jvp_rule(eqn, again=True)[:1])
         rule, tracers = jax_compat.traced_constants_as_inputs(rule)
         return rule, out_zeros, _places(importer, eqn, tracers)
 
@@ -109,16 +111,19 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> CustomRule:
 
 
 def _with_calls(importer: Importer, plain: Sequence[Any], trace: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-    """The jaxprs of rules with the derivatives that they ask for as calls, where those come back. trace: traces them again."""
-    if not importer.keeps_calls or not any(map(jax_compat.is_differentiated, plain)):
+    """The jaxprs of rules with the calls of `jax.vmap`, and of derivatives, that they make, where those come back. trace:
+    traces them again."""
+    differentiated = importer.keeps_calls and any(map(jax_compat.is_differentiated, plain))
+    if not differentiated and not (importer.keeps_maps and any(map(jax_compat.is_mapped, plain))):
         return plain
+    asked = called_derivatives(False) if differentiated else contextlib.nullcontext()
     with contextlib.suppress(Exception):
-        with jax_compat.fresh_caches()(), called_derivatives(False) as asked:
+        with jax_compat.fresh_caches()(), noted_vmaps() as vmaps, asked:
             found = list(map(importer.expander.closed, trace()))
+        pairs = list(zip(plain, found, strict=True))
         # Rules in these rules are traced for the comparison, as they are.
-        pairs = zip(plain, map(unfolded, found), strict=True)
-        if asked.kept and all(compare(a, b, importer.expander).difference is None for a, b in pairs):
-            return found
+        if all(compare(a, unfolded(b), importer.expander).difference is None for a, b in pairs):
+            return [folded(b, a, vmaps, importer.expander, unfolded) for a, b in pairs]
     return plain
 
 

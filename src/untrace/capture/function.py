@@ -388,7 +388,7 @@ def program_of(
     rules: whether it has the derivative rules of the functions that it calls. is_public: of which of them `capture_rest`
     has yet to capture those; see `Importer`.
     """
-    importer = Importer(captured.expander, captured.checkpoints, rules, is_public, captured.keeps_calls)
+    importer = Importer(captured.expander, captured.checkpoints, rules, is_public, captured.keeps_calls, captured.noted)
     with captured.as_traced():
         entry = importer.program(jaxpr, name)
     constants = importer.constants

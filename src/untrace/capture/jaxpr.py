@@ -99,7 +99,7 @@ class Importer:
 
     rules: whether derivative rules are captured with the functions that have them. is_public: whether a `custom_jvp_call`
     is one of a public function, whose rule is captured when `capture_rest` is called, if ever. keeps_calls: whether rules
-    have calls of the derivatives that they ask for.
+    have calls of the derivatives that they ask for; keeps_maps: of `jax.vmap`.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class Importer:
         rules: bool = True,
         is_public: Callable[[Any], bool] = lambda eqn: False,
         keeps_calls: bool = False,
+        keeps_maps: bool = False,
     ) -> None:
         # The program's own: what it has replaced is then seen to be the same thing inside a rule.
         self.expander = expander or Expander()
@@ -124,7 +125,7 @@ class Importer:
         self._copies: dict[Any, list[Any]] = {}  # those in conditions that may be copies of others
         self._takes_rules = rules
         self.is_public = is_public
-        self.keeps_calls = keeps_calls
+        self.keeps_calls, self.keeps_maps = keeps_calls, keeps_maps
         self._rest: dict[CustomRule, tuple[int, Callable[[bool], None]]] = {}
         self.rules: dict[Any, CustomRule] = {}  # by `jax_compat.rule_key`
 

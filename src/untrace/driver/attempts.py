@@ -324,6 +324,8 @@ class Attempt:
         rolls = idiomatic
         ordered = self.in_order  # whether the author's order was tried
         before: tuple[Written, Outcome] | None = None  # what is proven, but for the order of what loops carry
+        outcome: Outcome | None = None
+        source = ""  # of the text that was tried last
         for _ in range(2 * _ROUNDS):
             if not lifted:
                 start = time.perf_counter()
@@ -343,7 +345,10 @@ class Attempt:
             self.retreats = Retreats(refused, inlined, forced, rolls)
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), self._notes(), None, captured, target, self)
-            outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
+            unchanged = outcome is not None and written.source == source
+            if outcome is None or not unchanged:
+                outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
+            source = written.source
             self.why, self.traces, self.differs_at_example = outcome.why, outcome.traced, outcome.differs_at_example
             if before is not None and (outcome.proof is None or outcome.reordered):  # that was not it
                 written, outcome = before
@@ -371,17 +376,19 @@ class Attempt:
                 idiomatic
                 and not ordered
                 and outcome.suspects
-                and all(c and c[0].primitive.name in SUMS for c in outcome.suspects)
+                and any(c and c[0].primitive.name in SUMS for c in outcome.suspects)
             ):
                 self.in_order = ordered = True
                 continue
             untried = [next((i for i in chain if i not in tried), None) for chain in outcome.suspects]
             suspects = {i for i in untried if i is not None}
-            if not suspects:
-                if captured.called is None or not self.form.folds or self.in_order:
-                    break
+            # What is not in the text, so that nothing can be taken back, is what JAX makes of a derivative that it calls.
+            reorders = captured.called is not None and self.form.folds and not self.in_order
+            if reorders and (unchanged or not suspects):
                 self.in_order = True
                 continue
+            if not suspects:
+                break
             # First the lift of a suspect is taken back, then the function around it; if its exact form is wrong as well, it
             # becomes a `bind`.
             if idiomatic and not suspects <= inlined:

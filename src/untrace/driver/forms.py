@@ -230,6 +230,8 @@ def _at_example(
     _note_calls(captured)
     if len(example.vmaps) == len(captured.vmaps) and _calls(example) == _calls(captured):
         whole = with_calls_found(example, folds)
+        if folds:  # mapped functions have equations of their own
+            sizes.note_numbers(captured, with_calls_found(captured, folds), whole)
         there = {place[i] for i in kept if i in place} | parts(whole, example.checkpoints)
         settings = example.constant_names, example.hooks.apart
         known = Known(example.provenance)

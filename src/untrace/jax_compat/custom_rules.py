@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,16 +16,17 @@ from untrace.jax_compat.tracing import trace_flat, trace_on_avals, tracing_conte
 from untrace.jax_compat.values import FLOAT0, core_cotangent, dtype_of, has_tangent
 
 
-def custom_jvp_rule(eqn: Any) -> tuple[Any, list[bool]]:
+def custom_jvp_rule(eqn: Any, again: bool = False) -> tuple[Any, list[bool]]:
     """(ClosedJaxpr of the JVP rule with no zero tangents, which tangents out are symbolic zeros).
 
+    again: whether it is traced though JAX remembers what that gave, which it goes on to do.
     `jvp_jaxpr_fun` is the only place that keeps the rule; see `lift_jvp` in jax/_src/custom_derivatives.py.
     """
     params = eqn.params
     thunk = params["jvp_jaxpr_fun"]
     call = getattr(thunk, "call_wrapped", thunk)
     n = len(eqn.invars) - params["num_consts"]
-    with tracing_context(eqn):
+    with tracing_context(eqn), _forgotten(thunk) if again else contextlib.nullcontext():
         jaxpr, consts, out_zeros = call(*([False] * n))
     # The tangent of an integer says nothing, whether it is a symbolic zero or an array of float0.
     outs = len(eqn.outvars)
@@ -226,6 +227,21 @@ def _noting(closed: Any, found: IdentityMap[Any, tuple[bool, ...]], known: dict[
         same = all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True))
         known[closed] = closed if same else rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
     return known[closed]
+
+
+@contextlib.contextmanager
+def _forgotten(thunk: Any) -> Iterator[None]:
+    """Makes a thunk trace its rule again; it remembers afterwards what it did before."""
+    _, memories = _kept_by(thunk)
+    before = [dict(memory) for memory in memories]
+    for memory in memories:
+        memory.clear()
+    try:
+        yield
+    finally:
+        for memory, kept in zip(memories, before, strict=True):
+            memory.clear()
+            memory.update(kept)
 
 
 _NOTHING: Any = object()

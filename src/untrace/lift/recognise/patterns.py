@@ -85,6 +85,7 @@ def fill(value: Any, inputs: Sequence[Any]) -> Any:
 # By the settings of JAX under which they were traced.
 PATTERNS: dict[Any, dict[Any, Pattern | None]] = {}
 MOST_PATTERNS = 20_000
+_MOST_EQUATIONS = 1000  # of one call: `jnp.diff(x, n=2003)`, as a size suggests, would be traced for a second
 
 
 def _key(value: Any) -> Any:
@@ -137,7 +138,7 @@ def _trace(path: str, args: tuple[Any, ...], kwargs: dict[str, Any], avals: list
     try:
         with warnings.catch_warnings(), jax_compat.unfiltered_tracebacks():
             warnings.simplefilter("error")  # nor do we write what JAX warns of
-            with jax_compat.tracing_inside_mesh(avals):
+            with jax_compat.tracing_inside_mesh(avals), jax_compat.at_most_equations(_MOST_EQUATIONS):
                 jaxpr, consts = jax_compat.traced_quickly(flat, [jax_compat.plain_aval(a) for a in avals])
             if any(jax_compat.has_typed_mesh(a) for a in avals):
                 jaxpr = _as_simplified(jaxpr)
