@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from untrace import jax_compat
 from untrace._options import Options
 from untrace.capture.calls import vmaps
 from untrace.capture.calls.checkpoints import parts
+from untrace.capture.calls.derivative_calls import CALLS
 from untrace.capture.calls.known_calls import with_known_calls
 from untrace.capture.calls.unfolding import unfolded
 from untrace.capture.function import Captured, comes_back, expand, program_of
@@ -43,6 +45,7 @@ from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.prove import retrace
 from untrace.prove.harmless import harmless_rewrites
 from untrace.prove.retrace import Goal
+from untrace.provenance.sites import Provenance
 from untrace.targets.jax.rules.table import JAX
 
 # Above this many equations only those simplifications are made whose proof needs no compilation.
@@ -134,7 +137,7 @@ def forms_of(
         most = captured.hooks.simplifications
         settings = captured.constant_names, captured.hooks.apart
         forms: tuple[tuple[Any, frozenset[str]], ...] = ((NEUTRAL, BOLD),)
-        kept = parts(whole, captured.checkpoints)
+        kept = parts(whole, captured.checkpoints) | differentiated_elsewhere(whole, captured.provenance)
         instead: dict[JaxprEqn, Any] = {}
         known = Known(captured.provenance)
         if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
@@ -233,12 +236,36 @@ def _at_example(
         if folds:  # mapped functions have equations of their own
             sizes.note_numbers(captured, with_calls_found(captured, folds), whole)
         there = {place[i] for i in kept if i in place} | parts(whole, example.checkpoints)
+        there |= differentiated_elsewhere(whole, example.provenance)
         settings = example.constant_names, example.hooks.apart
         known = Known(example.provenance)
         same, _ = simplified(whole, only, JAX.user_names(), there, *settings, without, bodies(), known)
         if sizes.note_numbers(captured, form, same):
             return replace(goal, jaxpr=unfolded(same) if folds else same)
     return replace(goal, jaxpr=sizes.at_example(captured, goal.jaxpr))
+
+
+def differentiated_elsewhere(closed: Any, provenance: Provenance) -> set[JaxprEqn]:
+    """Equations outside the calls of derivatives, of functions that are called inside one too. There no rewrite is made, for
+    it need not keep the derivative's bits: written alike, the two are one function."""
+    codes: set[CodeType] = set()
+    outside: list[tuple[JaxprEqn, CodeType]] = []
+    seen: set[Any] = set()
+    todo = [(closed, False)]
+    while todo:
+        jaxpr, inside = todo.pop()
+        if (jaxpr, inside) in seen:
+            continue
+        seen.add((jaxpr, inside))
+        for eqn in jax_compat.open_jaxpr(jaxpr)[0].eqns:
+            site = provenance.site(eqn)
+            if site.frames and inside:
+                codes.add(site.frames[-1].code)
+            elif site.frames and not site.differentiated:
+                outside.append((eqn, site.frames[-1].code))
+            inside_it = inside or eqn.primitive in CALLS.values()
+            todo += [(inner, inside_it) for inner in jax_compat.jaxprs_in(eqn)]
+    return {eqn for eqn, code in outside if code in codes}
 
 
 def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[JaxprEqn, Any]:

@@ -8,8 +8,9 @@ own: where that gives the very equation, the equation is `jax.vjp(jax.checkpoint
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator
-from itertools import combinations
+from itertools import chain, combinations, islice, product
 from typing import Any
 
 import jax
@@ -54,10 +55,14 @@ class Checkpoints:
         inputs, outs = [v.aval for v in jaxpr.invars], [v.aval for v in jaxpr.outvars]
         if consts or jaxpr.effects or not all(map(jax_compat.has_tangent, outs)):
             return None
-        smooth = [i for i, aval in enumerate(inputs) if jax_compat.has_tangent(aval)]
-        types = sorted(str(v.aval) for v in eqn.outvars)
-        tried = [c for c in combinations(smooth, len(types)) if sorted(str(_tangent(inputs[i])) for i in c) == types]
-        for varied in tried[:_MOST_TRIED]:
+        of_type: dict[str, list[int]] = {}
+        for i, aval in enumerate(inputs):
+            if jax_compat.has_tangent(aval):
+                of_type.setdefault(str(_tangent(aval)), []).append(i)
+        wanted = Counter(str(v.aval) for v in eqn.outvars)
+        several = product(*[combinations(of_type.get(kind, ()), count) for kind, count in wanted.items()])
+        for some in islice(several, _MOST_TRIED):
+            varied = tuple(sorted(chain(*some)))
             with contextlib.suppress(Exception):  # what cannot be differentiated was not
                 found = self._fitting(function, varied, eqn)
                 if found is not None:
