@@ -84,7 +84,7 @@ def test_all_results_and_two_calls_stay_apart() -> None:
     written(both, XS, XS, calls=2)
 
 
-def test_what_a_function_closes_over_or_fixes_is_left_unrolled() -> None:
+def test_what_a_function_closes_over_is_left_unrolled() -> None:
     def closed(x: Any, scale: Any) -> Any:
         return lax.associative_scan(lambda a, b: a + b * scale, x)
 
@@ -93,10 +93,33 @@ def test_what_a_function_closes_over_or_fixes_is_left_unrolled() -> None:
     # One matrix is multiplied otherwise than a batch of them.
     written(lambda x: lax.associative_scan(lambda a, b: b @ a, x), jnp.ones((6, 3, 3)), calls=0)
 
-    def fixed(x: Any) -> Any:
+
+
+def test_a_function_that_says_shapes() -> None:
+    def product(a: Any, b: Any) -> Any:
+        return jax.nn.logsumexp(a[..., :, :, None] + b[..., None, :, :], axis=-2)
+
+    def products(x: Any, reverse: bool = False) -> Any:
+        combine = (lambda a, b: product(b, a)) if reverse else product
+        return lax.associative_scan(combine, x, reverse=reverse)
+
+    def smoothed(p: Any, likelihoods: Any) -> Any:
+        elements = p + likelihoods[:, None, :]
+        ahead = products(elements)[:, 0]
+        return ahead + jax.nn.logsumexp(products(elements, reverse=True), axis=-1)
+
+    def both(p: Any, likelihoods: Any) -> Any:
+        return smoothed(p, likelihoods) + smoothed(2.0 * p, jnp.sin(likelihoods))
+
+    # Functions around such calls are functions, those that differ in what combines are two.
+    text = written(both, jnp.ones((3, 3)), XS, calls=2)
+    assert text.count("def smoothed(") == 1 and "smoothed(2.0 * p, jnp.sin(likelihoods))" in text, text
+    assert "def product(a, b):" in text, text
+
+    def other(x: Any) -> Any:
         return lax.associative_scan(lambda a, b: a + jnp.broadcast_to(b[:, :1], b.shape), x)
 
-    written(fixed, XS, calls=0)
+    written(other, XS)
 
 
 def test_a_gradient_and_a_value_from_inside_are_left_unrolled() -> None:

@@ -79,6 +79,13 @@ def outline(program: Program, refused: Iterable[JaxprEqn] = (), padding: Iterabl
     return program
 
 
+def _is_captured(equation: Equation) -> bool:
+    """Whether an equation is as it was captured, or one of those calls that are found before the functions are."""
+    callee = equation.callee
+    found_before = is_derivative(callee) or type(callee) is Library and callee.function is not None
+    return found_before or isinstance(callee, Primitive)
+
+
 class Outliner(FunctionNames):
     def __init__(self, program: Program, refused: Iterable[JaxprEqn], padding: Iterable[Any] = ()):
         self.program = program
@@ -178,7 +185,7 @@ class Outliner(FunctionNames):
         scans: dict[Function, Region] = {}
         for function in reversed(every):  # callers first
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
-            if any(not isinstance(e.callee, Primitive) and not is_derivative(e.callee) for e in function.equations):
+            if not all(map(_is_captured, function.equations)):
                 continue
             outer, loop = loops.get(function, (None, None))
             caller = scans.get(outer) if outer is not None else None

@@ -8,11 +8,13 @@ and in a few numbers and arrays only: each such variant has a function in the IR
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.evaluate import bound_again
 from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
 from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
@@ -301,8 +303,15 @@ def _rough(key: Any) -> Any:
 
 
 def callee_key(callee: Any) -> Any:
-    """Equal for equal callees; what a library's call does is told by the equation that it was."""
-    return callee.name if type(callee) is Library else callee.object
+    """Equal for equal callees; what a library's call does is told by the equation that it was, and the function that it is
+    called with."""
+    if type(callee) is not Library:
+        return callee.object
+    function = callee.function
+    if function is None:
+        return callee.name
+    avals = [jax_compat.plain_aval(p.aval) for p in function.params]
+    return callee.name, repr(callee.kwargs), str(jax_compat.trace_on_avals(partial(bound_again, function), avals))
 
 
 def _may_be_passed(constant: Constant) -> bool:

@@ -32,6 +32,7 @@ from untrace.ir.nodes import (
     functions_called,
     walk_functions,
 )
+from untrace.jaxprs.resized import Lengthened
 from untrace.lift.naming import parameters
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.words import clean
@@ -197,8 +198,6 @@ def _call(group: Sequence[Equation]) -> tuple[list[Value], Function, list[list[A
         return None
     if any(type(a) is Value and a not in made for e in run for a in e.inputs):
         return None  # it closes over something
-    if any(map(functions_called, run)):
-        return None
     kwargs: dict[str, Any] = {}
     if flipped:
         kwargs["reverse"] = True
@@ -221,7 +220,9 @@ def _function(params: list[Any], run: list[Equation], count: int) -> Function:
     own = code.co_qualname != _COMBINE and not is_library_internal(code.co_filename)
     node = syntax.definition(code) if own else None
     names = parameters.positional(node)
-    combine = Function(code.co_name if own and code.co_name.isidentifier() else "", params, run, [])
+    name = code.co_name if own and code.co_name.isidentifier() else ""
+    combine = Function(name, params, run, [])
+    combine.facts = replace(combine.facts, whole=name or syntax.lambda_name(code) or "combine")
     wholes = [a.arg for a in (*node.args.posonlyargs, *node.args.args)] if node is not None else []
     if len(wholes) == 2:
         combine.facts = replace(combine.facts, wholes=(wholes[0], wholes[1]))
@@ -235,9 +236,16 @@ def _function(params: list[Any], run: list[Equation], count: int) -> Function:
 def _traced(elements: Sequence[Value], combine: Function, kwargs: dict[str, Any]) -> Pattern | None:
     """What the call traces to, with the equations of the first use as its function."""
     count = len(elements)
+    axis = kwargs.get("axis", 0)
+    length = combine.params[0].aval.shape[axis]
+    avals = [jax_compat.plain_aval(p.aval) for p in combine.params]
+    whole = jax_compat.trace_on_avals(lambda *xs: bound_again(combine, *xs), avals)
 
     def function(left: Any, right: Any) -> Any:
-        results = bound_again(combine, *jax.tree.leaves(left), *jax.tree.leaves(right))
+        operands = [*jax.tree.leaves(left), *jax.tree.leaves(right)]
+        # Of shapes that it says, as `a[:, None]` and `logsumexp` do, those of its first use.
+        closed = Lengthened(length, operands[0].shape[axis]).jaxpr(whole)
+        results = jax_compat.evaluate_closed(closed, operands)
         return results[0] if count == 1 else tuple(results)
 
     def call(*arrays: Any) -> list[Any]:

@@ -30,7 +30,7 @@ class Resizer:
                 eqn.replace(
                     invars=self._atoms(eqn.invars),
                     outvars=self._atoms(eqn.outvars),
-                    params={name: self._value(value) for name, value in eqn.params.items()},
+                    params={name: self._param(name, value) for name, value in eqn.params.items()},
                 )
                 for eqn in jaxpr.eqns
             ]
@@ -55,6 +55,9 @@ class Resizer:
             if type(atom) is not jax_compat.DROP_TYPE:
                 self._variables[atom] = found
         return found
+
+    def _param(self, name: str, value: Any) -> Any:
+        return self._value(value)
 
     def _value(self, value: Any) -> Any:
         kind = type(value)
@@ -88,3 +91,26 @@ class Resizer:
         if isinstance(value, (np.generic, np.ndarray)):
             return np.asarray(new, value.dtype)[()]
         return type(value)(new, value.dtype) if hasattr(value, "dtype") else type(value)(new)  # JAX's own numbers
+
+
+class Lengthened(Resizer):
+    """Puts another length of one axis into the jaxpr of a function that does the same along all of it: of the numbers of a
+    shape that are `length` the first, which is where such an axis mostly stands."""
+
+    def __init__(self, length: int, other: int) -> None:
+        super().__init__({}, {}, {})
+        self._length, self._other = length, other
+
+    def _param(self, name: str, value: Any) -> Any:
+        return value if name in _AXES else self._value(value)
+
+    def _value(self, value: Any) -> Any:
+        if type(value) is tuple and value and all(type(n) is int for n in value):
+            place = value.index(self._length) if self._length in value else len(value)
+            return tuple([self._other if i == place else n for i, n in enumerate(value)])
+        return super()._value(value)
+
+
+_AXES = frozenset(
+    "axes axis dimensions broadcast_dimensions dimension_numbers permutation start_indices strides".split()
+)
