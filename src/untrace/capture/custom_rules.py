@@ -15,13 +15,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from untrace import jax_compat
-from untrace.capture.calls.differentiated import called_derivatives
+from untrace.capture.calls.differentiated import Asked, called_derivatives
 from untrace.capture.calls.unfolding import unfolded
-from untrace.capture.calls.vmaps import folded, noted_vmaps
+from untrace.capture.calls.vmaps import file_of_called, folded, noted_vmaps
 from untrace.ir.nodes import Function
 from untrace.ir.structured import CustomRule, JvpRule, VjpRule
 from untrace.jaxprs.equal.compare import compare
 from untrace.jaxprs.expand.expand import Expander
+from untrace.provenance.whose import file_kind
 
 
 class Importer(Protocol):
@@ -59,7 +60,8 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
 
     def trace() -> Any:
         rule, out_zeros = importer.expander.jvp_of(eqn)
-        (rule,) = _with_calls(importer, [rule], lambda: jax_compat.custom_jvp_rule(eqn, again=True)[:1])
+        if _is_authors(params["jvp_jaxpr_fun"]):
+            (rule,) = _with_calls(importer, [rule], lambda: jax_compat.custom_jvp_rule(eqn, again=True)[:1], True)
         rule, tracers = jax_compat.traced_constants_as_inputs(rule)
         return rule, out_zeros, _places(importer, eqn, tracers)
 
@@ -92,7 +94,8 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> CustomRule:
     def trace() -> Any:
         fwd, forwards, bwd, *rest = importer.expander.vjp_of(eqn)
         perturbed = importer.expander.perturbed_of(eqn)
-        fwd, bwd = _with_calls(importer, [fwd, bwd], lambda: jax_compat.custom_vjp_rules(eqn, perturbed)[:3:2])
+        again = lambda: jax_compat.custom_vjp_rules(eqn, perturbed)[:3:2]  # noqa: E731
+        fwd, bwd = _with_calls(importer, [fwd, bwd], again, _is_authors(params["bwd"]))
         fwd, tracers = jax_compat.traced_constants_as_inputs(fwd)
         bwd, others = jax_compat.traced_constants_as_inputs(bwd)
         return fwd, forwards, bwd, *rest, _places(importer, eqn, tracers), _places(importer, eqn, others)
@@ -110,20 +113,31 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> CustomRule:
     return callee
 
 
-def _with_calls(importer: Importer, plain: Sequence[Any], trace: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-    """The jaxprs of rules with the calls of `jax.vmap`, and of derivatives, that they make, where those come back. trace:
-    traces them again."""
+def _is_authors(rule: Any) -> bool:
+    """Whether the author wrote a rule, and no library."""
+    return file_kind(file_of_called(jax_compat.function_of_rule(rule))) == "user"
+
+
+def _with_calls(
+    importer: Importer, plain: Sequence[Any], trace: Callable[[], Sequence[Any]], maps: bool
+) -> Sequence[Any]:
+    """The jaxprs of rules with the calls of derivatives that they make, where those come back, and of `jax.vmap`, if `maps`.
+    trace: traces them again."""
     differentiated = importer.keeps_calls and any(map(jax_compat.is_differentiated, plain))
-    if not differentiated and not (importer.keeps_maps and any(map(jax_compat.is_mapped, plain))):
+    mapped = maps and importer.keeps_maps and any(map(jax_compat.is_mapped, plain))
+    if not differentiated and not mapped:
         return plain
-    asked = called_derivatives(False) if differentiated else contextlib.nullcontext()
+    context = called_derivatives(False) if differentiated else contextlib.nullcontext(Asked())
     with contextlib.suppress(Exception):
-        with jax_compat.fresh_caches()(), noted_vmaps() as vmaps, asked:
+        with jax_compat.fresh_caches()(), noted_vmaps() as vmaps, context as asked:
             found = list(map(importer.expander.closed, trace()))
         pairs = list(zip(plain, found, strict=True))
         # Rules in these rules are traced for the comparison, as they are.
-        if all(compare(a, unfolded(b), importer.expander).difference is None for a, b in pairs):
-            return [folded(b, a, vmaps, importer.expander, unfolded) for a, b in pairs]
+        if not all(compare(a, unfolded(b), importer.expander).difference is None for a, b in pairs):
+            return plain
+        whole = [folded(b, a, vmaps, importer.expander, unfolded) for a, b in pairs] if maps else found
+        if asked.kept or any(a is not b for a, b in zip(whole, found, strict=True)):
+            return whole  # else the functions in it are the ones that are known
     return plain
 
 

@@ -246,9 +246,10 @@ def _at_example(
 
 
 def differentiated_elsewhere(closed: Any, provenance: Provenance) -> set[JaxprEqn]:
-    """Equations outside the calls of derivatives, of functions that are called inside one too. There no rewrite is made, for
-    it need not keep the derivative's bits: written alike, the two are one function."""
+    """Equations outside the calls of derivatives, of functions that are called inside one too, and whose derivative is nowhere
+    written out. Inside no rewrite is made, for it need not keep the derivative's bits: written alike, the two are one."""
     codes: set[CodeType] = set()
+    written_out: set[CodeType] = set()
     outside: list[tuple[JaxprEqn, CodeType]] = []
     seen: set[Any] = set()
     todo = [(closed, False)]
@@ -261,11 +262,13 @@ def differentiated_elsewhere(closed: Any, provenance: Provenance) -> set[JaxprEq
             site = provenance.site(eqn)
             if site.frames and inside:
                 codes.add(site.frames[-1].code)
-            elif site.frames and not site.differentiated:
+            elif site.frames and site.differentiated:
+                written_out.add(site.frames[-1].code)
+            elif site.frames:
                 outside.append((eqn, site.frames[-1].code))
             inside_it = inside or eqn.primitive in CALLS.values()
             todo += [(inner, inside_it) for inner in jax_compat.jaxprs_in(eqn)]
-    return {eqn for eqn, code in outside if code in codes}
+    return {eqn for eqn, code in outside if code in codes - written_out}
 
 
 def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[JaxprEqn, Any]:

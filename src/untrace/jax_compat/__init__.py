@@ -187,7 +187,14 @@ from untrace.jax_compat.hi_primitives import (
     root_map_function,
 )
 from untrace.jax_compat.custom_rules import custom_jvp_rule, custom_vjp_rules, perturbed_operands, with_dense_zeros
-from untrace.jax_compat.rule_identity import custom_rule_key, has_batched_rule, has_rule_of_jax, is_call_of, rule_key
+from untrace.jax_compat.rule_identity import (
+    custom_rule_key,
+    function_of_rule,
+    has_batched_rule,
+    has_rule_of_jax,
+    is_call_of,
+    rule_key,
+)
 from untrace.jax_compat.control_flow import (
     closed_as_used,
     handed_constants,

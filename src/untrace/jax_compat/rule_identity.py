@@ -75,6 +75,11 @@ def is_call_of(function: Any, eqn: Any) -> bool:
     return isinstance(function, jax.custom_jvp) and _users_rule(eqn.params["jvp_jaxpr_fun"])[0] is function.jvp
 
 
+def function_of_rule(rule: Any) -> Any:
+    """The user's or a library's function that a rule is, below what JAX wrapped it in."""
+    return _users_rule(rule)[0]
+
+
 def has_rule_of_jax(eqn: Any) -> bool:
     """Whether the rule of a `custom_jvp_call` was written by JAX's authors: `jnp.logaddexp` has one, whose call is not public.
 
