@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax import lax
 
 import untrace
 from untrace.capture.sizes.dimensions import tied_dimensions
+from untrace.driver import sizes as driver_sizes
 
 _serial = itertools.count()
 
@@ -275,3 +277,26 @@ def test_sizes_around_a_mapped_function_with_calls_of_the_library():
     other = f32(4), f32(3, 4, 4), jax.random.PRNGKey(1)
     for found, expected in zip(jax.tree.leaves(d(*other)), jax.tree.leaves(step(*other)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_share_of_a_size_that_a_call_is_passed_under_a_derivative():
+    def weighted(s):
+        return s * jnp.cumsum(jnp.full((s.shape[0],), 1.0 / s.shape[0]))
+
+    def loss(p, x):
+        return (p * jax.vmap(weighted)(x)).sum()
+
+    d = written(lambda p, x: jax.value_and_grad(loss)(p, x), jnp.float32(2.0), f32(4, 5))
+    assert "jnp.full(s.shape, 1.0 / s.shape[0])" in d.source and "jax.value_and_grad(loss)" in d.source, d.source
+    args = jnp.float32(2.0), f32(3, 7)
+    for found, expected in zip(d(*args), jax.value_and_grad(loss)(*args), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_derivative_that_only_the_example_s_sizes_keep_is_worth_more_than_other_sizes(monkeypatch):
+    def loss(w, x):
+        return jnp.sum(jnp.tanh(x @ w))
+
+    monkeypatch.setattr(driver_sizes, "_attempt", lambda *_: SimpleNamespace(lost_calls=True))
+    d = written(lambda w, x: jax.grad(loss)(w, x) * 2.0, f32(3), f32(4, 3))
+    assert "jax.grad(loss)(w, x)" in d.source and "x: f32[4,3]" in d.source, d.source

@@ -94,7 +94,6 @@ def test_what_a_function_closes_over_is_left_unrolled() -> None:
     written(lambda x: lax.associative_scan(lambda a, b: b @ a, x), jnp.ones((6, 3, 3)), calls=0)
 
 
-
 def test_a_function_that_says_shapes() -> None:
     def product(a: Any, b: Any) -> Any:
         return jax.nn.logsumexp(a[..., :, :, None] + b[..., None, :, :], axis=-2)

@@ -68,6 +68,12 @@ class Result:
     goal: Goal
     attempt: Attempt | None = None
 
+    @property
+    def lost_calls(self) -> bool:
+        """Whether derivatives that the function asks for, and that came back as calls, are written out all the same."""
+        called = self.captured.called
+        return called is not None and self.attempt is not None and not self.attempt.form.folds
+
     def source_map(self, module: Any) -> SourceMap:
         """The map of the text, as it is loaded in `module`, at the user's own sizes."""
         captured = self.captured.example or self.captured
@@ -324,7 +330,7 @@ class Attempt:
         rolls = idiomatic
         ordered = self.in_order  # whether the author's order was tried
         before: tuple[Written, Outcome] | None = None  # what is proven, but for the order of what loops carry
-        outcome: Outcome | None = None
+        tried_last: Outcome | None = None
         source = ""  # of the text that was tried last
         for _ in range(2 * _ROUNDS):
             if not lifted:
@@ -345,10 +351,12 @@ class Attempt:
             self.retreats = Retreats(refused, inlined, forced, rolls)
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), self._notes(), None, captured, target, self)
-            unchanged = outcome is not None and written.source == source
-            if outcome is None or not unchanged:
+            unchanged = tried_last is not None and written.source == source
+            if tried_last is not None and unchanged:
+                outcome = tried_last
+            else:
                 outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
-            source = written.source
+            tried_last, source = outcome, written.source
             self.why, self.traces, self.differs_at_example = outcome.why, outcome.traced, outcome.differs_at_example
             if before is not None and (outcome.proof is None or outcome.reordered):  # that was not it
                 written, outcome = before

@@ -75,6 +75,7 @@ def written_for_sizes(
     also: calls for which it has to hold as well. Raises ProofError where no text holds for them and the example.
     """
     others = [(more, more.captured()) for more in also]
+    general: Result | None = None
     if options.guard:
         with readable_or_not():
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).plain())
@@ -92,7 +93,11 @@ def written_for_sizes(
                     _ask(call, captured, sized.captured)
                 result = _attempt(call, sized, options, timings)
                 if result is not None and all(_holds(result, *other, options, timings) for other in others):
-                    return result
+                    if not result.lost_calls:
+                        return result
+                    general = general or result
+    if others and general is not None:
+        return general
     if others:
         raise ProofError(
             f"no text for {captured.name} was proven for the example and for `also` at once: its program changes with the "
@@ -100,7 +105,9 @@ def written_for_sizes(
         )
     if options.guard:
         _ask(call, captured)
-    return write_and_prove(captured, call.entry(captured), captured.name, options, timings)
+    result = write_and_prove(captured, call.entry(captured), captured.name, options, timings)
+    # Calls that only the example's own sizes keep are worth more than other sizes: a derivative that is one follows an edit.
+    return result if general is None or not result.lost_calls else general
 
 
 def _ask(call: Call, captured: Captured, other: Captured | None = None) -> None:

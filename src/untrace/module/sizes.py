@@ -66,7 +66,10 @@ class Sizes:
         """The source of a number that is computed of sizes (`1.0 / x.shape[0]`, `2.0`); None of any other."""
         if value == int(value):
             return self.expression(int(value))
-        exact = value if value in self.fractions else float(np.float32(value))  # written as short as its type allows
+        exact = value
+        if value not in self.fractions:  # written as short as its type allows
+            short = float(np.float32(value))
+            exact = next((n for n in self.fractions if float(np.float32(n)) == short), short)
         others = self.fractions.get(exact)
         # A number that no equation has, as a guess of the arguments of a call: the spacing of `fftfreq`.
         wanted = (exact,) if others is None else (exact, *others)

@@ -22,8 +22,8 @@ from untrace.capture.function import Beside, Captured, Limit
 from untrace.capture.sizes.correspondence import Correspondence, Different, correspondence
 from untrace.capture.sizes.dimensions import Place, Tied, tied_dimensions
 from untrace.capture.sizes.followed import Followed, followed_numbers
-from untrace.jaxprs.resized import Resizer
 from untrace.ir.nodes import SizeNumbers
+from untrace.jaxprs.resized import Resizer
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -29,7 +29,6 @@ from untrace.ir.nodes import (
     Program,
     Slot,
     Value,
-    functions_called,
     walk_functions,
 )
 from untrace.jaxprs.resized import Lengthened
