@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -300,3 +301,26 @@ def test_a_derivative_that_only_the_example_s_sizes_keep_is_worth_more_than_othe
     monkeypatch.setattr(driver_sizes, "_attempt", lambda *_: SimpleNamespace(lost_calls=True))
     d = written(lambda w, x: jax.grad(loss)(w, x) * 2.0, f32(3), f32(4, 3))
     assert "jax.grad(loss)(w, x)" in d.source and "x: f32[4,3]" in d.source, d.source
+
+
+def test_a_size_of_a_part_of_a_tree_in_a_function_that_is_differentiated():
+    class Batch(NamedTuple):
+        nodes: jax.Array
+        graph: jax.Array
+        labels: jax.Array
+
+    def pooled(h, graph, count):
+        return jax.ops.segment_sum(jnp.tanh(h) * jnp.cos(h), graph, count)
+
+    def loss(w, batch):
+        count = batch.labels.shape[0]
+        h = batch.nodes @ w
+        return jnp.sum((pooled(h, batch.graph, count) + pooled(h * 2.0, batch.graph, count) - batch.labels) ** 2)
+
+    def step(w, batch):
+        return w - 0.1 * jax.grad(loss)(w, batch)
+
+    d = written(step, f32(3), Batch(f32(10, 3), jnp.arange(10) % 4, f32(4)))
+    assert "batch.labels.shape[0]" in d.source and "jax.grad(loss)" in d.source, d.source
+    other = f32(3), Batch(f32(7, 3), jnp.arange(7) % 2, f32(2))
+    np.testing.assert_allclose(d(*other), step(*other), rtol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 import untrace
 
@@ -45,3 +46,25 @@ def test_a_number_may_be_passed_where_an_array_is_elsewhere():
     assert found.source.count("def state_at") == 1 and found.proof.at_least("hlo"), found.source
     assert "state_at(orbit, 0.0)" in found.source and "state_at(orbit, 2.5)" in found.source, found.source
     assert "t: f32[]." in found.source
+
+
+def test_a_function_that_is_called_further_in_is_not_hidden_by_another_of_its_name():
+    def run(x, y):
+        def energy(p):
+            return jnp.sum(jnp.sin(p) * y)
+
+        def pressure(q):
+            def energy(strain):
+                return jnp.sum(jnp.sin(q * (1.0 + strain)) * y)
+
+            return jax.grad(energy)(0.0)
+
+        def outer(s, _):
+            q = lax.fori_loop(0, 3, lambda i, q: q - 0.1 * jax.grad(energy)(q), s)
+            return q, pressure(q)
+
+        return lax.scan(outer, x - jax.grad(energy)(x), None, length=4)
+
+    d = untrace.decompile(run)(jnp.ones(4), jnp.ones(4))
+    assert d.proof.level == "jaxpr", d.proof
+    assert d.source.count("def energy(p)") == 1 and "jax.grad(energy_2)(0.0)" in d.source, d.source

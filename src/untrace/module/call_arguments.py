@@ -90,6 +90,7 @@ def function_of(
     leaves: list[tuple[Value, Leaf]] = []
     for argument in arguments:
         values = [body.params[p] for p in argument.places]
+        inner.sized.extend(values)
         whole = is_leaf(argument.example)
         name = Name(inner.scope.fresh((whole and hint_of(values[0])) or argument.name))
         params.append(Parameter(name.id))
@@ -121,11 +122,14 @@ def function_of(
         )
     definition = Def(own_name, params, [*inner.statements, BareReturn(value)])
     text = _body_text(definition)
-    around = w
+    around, between = w, []
     while around is not None:  # a name means one thing, here and around here
         for known in around.statements:
             if type(known) is Def and _body_text(known) == text:
+                for writer in between:  # which may not call a function of its own by that name
+                    writer.scope.claim_closed_over(known.name)
                 return Name(known.name)
+        between.append(around)
         around = around.outer
     put_definition(w.statements, definition)
     return Name(own_name)
