@@ -470,3 +470,19 @@ def test_an_argument_that_was_broadcast_makes_no_other_function():
     source = untrace.decompile(fn)(X[0], jnp.float32(0.5)).source
     assert source.count("def embedded") == 1
     assert "angles = t[:, None] * " in source
+
+
+class Best(NamedTuple):
+    loss: jax.Array
+    params: dict
+
+
+def test_a_map_over_a_tree_that_is_put_together_of_one_that_is_there():
+    def better(best, params, x, y):
+        value = loss(params, x, y)
+        improved = value < best.loss
+        return jax.tree.map(lambda new, old: jnp.where(improved, new, old), Best(value, params), best)
+
+    d = untrace.decompile(better)(Best(jnp.float32(3.0), PARAMS), PARAMS, X, Y)
+    assert "params=params)" in d.source, d.source
+    assert d.source.count("jnp.where(") == 1 and "jax.tree.map(" in d.source, d.source

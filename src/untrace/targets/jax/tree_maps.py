@@ -124,9 +124,14 @@ def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Stru
             callee = callee_of(equation, TreeMap)
             given_by_it, columns = callee.given(equation), callee.columns(equation.inputs)
             keys = [key_of(column) for column in [*columns, given_by_it]]
-            if any(k not in trees.by_leaves and not trees.arguments.isdisjoint(k) for k in keys):
-                continue  # leaves of a tree, but not all of it, or in another order
             structure = next((known[k] for k in keys if k in known), None)
+            mixed = [
+                leaves
+                for k, leaves in zip(keys, [*columns, given_by_it], strict=True)
+                if k not in trees.by_leaves and not trees.arguments.isdisjoint(k)
+            ]
+            if structure is None and mixed or any(not _is_put_together(trees, structure, m) for m in mixed):
+                continue  # leaves of a tree, but not all of it, or in another order
             if structure is None and guessing:
                 guesses = (_like_an_argument(trees, leaves) for leaves in (columns[0], given_by_it))
                 structure = next(filter(None, guesses), None)
@@ -139,6 +144,23 @@ def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Stru
         if not grown and not guessing:
             grown = guessing = True
     return found
+
+
+def _is_put_together(trees: Trees, structure: Structure | None, leaves: Sequence[Any]) -> bool:
+    """Whether a tree of this structure with these leaves is mostly trees that there are: `Best(loss, params)`."""
+    parts = 0
+    todo = [] if structure is None else [(structure.example, list(leaves))]
+    while todo:
+        node, own = todo.pop()
+        children = jax.tree.leaves(node, is_leaf=lambda x, node=node: x is not node)
+        if len(own) < 2 or key_of(own) in trees.by_leaves:
+            parts += len(own) > 0
+            continue
+        for child in children:
+            count = len(jax.tree.leaves(child))
+            todo.append((child, own[:count]))
+            own = own[count:]
+    return 0 < 2 * parts <= len(leaves)
 
 
 def _like_an_argument(trees: Trees, leaves: Sequence[Any]) -> Structure | None:
