@@ -486,3 +486,47 @@ def test_a_map_over_a_tree_that_is_put_together_of_one_that_is_there():
     d = untrace.decompile(better)(Best(jnp.float32(3.0), PARAMS), PARAMS, X, Y)
     assert "params=params)" in d.source, d.source
     assert d.source.count("jnp.where(") == 1 and "jax.tree.map(" in d.source, d.source
+
+
+class Rates(NamedTuple):
+    infection: jax.Array
+    onset: jax.Array
+    removal: jax.Array
+
+
+class Compartments(NamedTuple):
+    healthy: jax.Array
+    exposed: jax.Array
+    ill: jax.Array
+    immune: jax.Array
+
+
+def rates_of(raw):
+    positive = jax.nn.softplus
+    return Rates(infection=positive(raw.infection), removal=jnp.tanh(raw.removal), onset=jax.nn.sigmoid(raw.onset))
+
+
+def changes(rates, c):
+    infections = rates.infection * c.ill * c.healthy
+    onset = rates.onset * c.exposed
+    removed = rates.removal * c.ill
+    return Compartments(healthy=-infections, exposed=infections - onset, ill=onset - removed, immune=removed)
+
+
+def epidemic(raw, start):
+    rates = rates_of(raw)
+
+    def day(c, _):
+        k = changes(rates, c)
+        c = jax.tree.map(lambda a, b: a + 0.1 * b, c, k)
+        return c, c.ill + changes(rates, c).immune
+
+    return jax.lax.scan(day, start, None, length=5)
+
+
+def test_functions_give_named_tuples_whose_fields_they_name():
+    # All fields are of one type, so that only their names tell which is which, and one function is small and called once.
+    source = untrace.decompile(epidemic)(Rates(*[jnp.float32(0.5)] * 3), Compartments(*[jnp.ones(3)] * 4)).source
+    assert "rates = rates_of(raw)" in source, source
+    assert "c = jax.tree.map(lambda a, b: a + 0.1 * b, c, k)" in source, source
+    assert "def changes(rates, c):" in source and "k = changes(rates, c)" in source, source

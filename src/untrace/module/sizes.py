@@ -18,6 +18,7 @@ import numpy as np
 from untrace._identifiers import identifier
 from untrace.capture.sizes.arithmetic import Way, is_one, ways
 from untrace.ir.nodes import Program, Value, walk_functions
+from untrace.module.def_use import reads
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import UNARY, Attribute, Binary, Expr, Name, Slice, Star, Subscript, Text
 
@@ -54,13 +55,27 @@ class Sizes:
         if found is not None:
             return found
         if self.outer is not None:
-            return self.outer.expression(size)
+            return self._reached(self.outer.expression(size))
         if not self.is_open:
             self.w.module.built_in.add(size)
             return None
         word = self.words[0] if len(self.words) == 1 else "size"
         made = self.parameters[size] = self._named[size] = Name(self.w.scope.fresh(identifier(word, "size")))
         return made
+
+    def _reached(self, expr: Expr | None, outer: Sizes | None = None) -> Expr | None:
+        """An expression of the function around this one, or of that of `outer`, as this one can say it: with names that mean
+        nothing else here, and will not."""
+        if expr is None:
+            return None
+        inside: Sizes | None = self
+        while inside is not None and inside is not outer:
+            for name in reads(expr):
+                if inside.w.scope.may_rebind(name):
+                    return None
+                inside.w.scope.claim_closed_over(name)
+            inside = inside.outer if outer is not None else None
+        return expr
 
     def number(self, value: float) -> Expr | None:
         """The source of a number that is computed of sizes (`1.0 / x.shape[0]`, `2.0`); None of any other."""
@@ -87,10 +102,11 @@ class Sizes:
                 ((way[0], way[1], read) for way, read in ways if way is not None), key=lambda w: w[0], default=None
             )
             if best is not None:
-                expr = best[1](best[2]())
-                if "np." in expr.flat():
+                expr = self._reached(best[1](best[2]()), scope)
+                if expr is not None and "np." in expr.flat():
                     self.w.module.modules.add("np")
-                return expr
+                if expr is not None:
+                    return expr
             scope = scope.outer
         return None
 
@@ -178,7 +194,9 @@ class Sizes:
             variables = [v for v in (*given, *reversed(names)) if type(names[v]) is Name]  # the latest is likely alive
             for value in (*variables, *given):
                 if getattr(value.aval, "shape", None) == wanted:
-                    return Attribute(names[value], "shape")
+                    found = self._reached(Attribute(names[value], "shape"), scope)
+                    if found is not None:
+                        return found
             scope = scope.outer
         return None
 

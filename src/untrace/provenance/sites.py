@@ -506,13 +506,14 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
                 around = syntax.parent(frame.code, parent)[0]
                 if not isinstance(around, ast.Call) or not syntax.makes_tree(around):
                     return done()
-                path = (f".{len(around.args) + around.keywords.index(parent)}", *path)
+                place = len(around.args) + around.keywords.index(parent)
+                path = (syntax.Field(place, syntax.name_called(around), parent.arg), *path)
                 parent = around
             case ast.Call() if field == "args":
                 name = syntax.parameter(frame.code, parent, index)
                 if syntax.makes_tree(parent):
                     found.extend([Target(name, path, "argument")] if name else [])
-                    path = (f".{index}", *path)
+                    path = (syntax.Field(index, syntax.name_called(parent)), *path)
                 elif isinstance(parent.func, ast.Name) and parent.func.id in ("tuple", "list") and index == 0:
                     pass
                 else:

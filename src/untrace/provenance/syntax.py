@@ -488,8 +488,10 @@ def _names_in(value: ast.AST, path: tuple[int | str, ...]) -> list[tuple[str, tu
             keys: list[Any] = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
             return [found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k))]
         case ast.Call() if makes_tree(value):
-            parts = [*value.args, *[k.value for k in value.keywords]]
-            return [found for i, e in enumerate(parts) for found in _names_in(e, (*path, f".{i}"))]
+            owner = name_called(value)
+            parts = [*[("", a) for a in value.args], *[(k.arg or "", k.value) for k in value.keywords]]
+            fields = [(Field(i, owner, name), part) for i, (name, part) in enumerate(parts)]
+            return [found for field, part in fields for found in _names_in(part, (*path, field))]
     return []
 
 
@@ -499,9 +501,27 @@ _KINDS: dict[str, type] = {
 }  # fmt: skip
 
 
+class Field(str):
+    """`.2`: a place among the arguments of a class that is called, `owner`. name: of the field; "" where that is passed by
+    its place."""
+
+    owner: str
+    name: str
+
+    def __new__(cls, place: int, owner: str, name: str = "") -> Field:
+        field = super().__new__(cls, f".{place}")
+        field.owner, field.name = owner, name
+        return field
+
+
+def name_called(call: ast.Call) -> str:
+    """The last name of what is called; "" of what has none."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
 def makes_tree(call: ast.Call) -> bool:
     """Whether it is a class that is called, by its name: `Gaussian(mean, cov)`."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    name = name_called(call)
     return name[:1].isupper() and not name.isupper() and not any(isinstance(a, ast.Starred) for a in call.args)
 
 

@@ -61,6 +61,7 @@ from untrace.lift.outline.regions import (
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.call_records import Access
 from untrace.provenance.sites import Frame
+from untrace.provenance.syntax import Field
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
@@ -121,6 +122,7 @@ class Outliner(FunctionNames):
         for shape in every:
             shape.results = self._results(shape)
             self._note_named_tuples(shape)
+        self.trees.pass_on()
         for scan in scans:
             self._fold_whole(scan)
             self.turns.find(scan.pieces)
@@ -263,13 +265,13 @@ class Outliner(FunctionNames):
         for piece in shape.pieces:
             if piece.call.backward or piece.call.callee.library:
                 return
-            parts: dict[pieces.Way, dict[str, Value]] = {}
+            parts: dict[pieces.Way, dict[Field, Value]] = {}
             for value in [piece.values[n] for n in shape.results]:
                 way = self._returned(piece, value)
-                if way and str(way[-1]).startswith("."):
+                if way and type(way[-1]) is Field:
                     parts.setdefault(way[:-1], {})[way[-1]] = value
             for found in parts.values():
-                self.trees.add_named(list(found.values()))
+                self.trees.add_named(found)
 
     def _as_returned(self, piece: Piece, numbers: list[int]) -> list[int] | None:
         """Results in the order in which the author returns them; None where that is not known of all."""
@@ -308,7 +310,8 @@ class Outliner(FunctionNames):
         if call.backward or saved > (0 if call.callee.library else _MOST_RESIDUALS):
             return False
         size = weight if self._is_loop(first) else self._size(first)
-        return size > _SMALL and self._given(shape) <= max(1, size // 4)
+        gives_tree = self._given(shape) == 1 and len(shape.results) >= LEAVES
+        return (size > _SMALL or gives_tree) and self._given(shape) <= max(1, size // 4)
 
     def _is_loop(self, piece: Piece) -> bool:
         """Whether it is little but a long loop (a rollout), in a program without written-out backward passes."""

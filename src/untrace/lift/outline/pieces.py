@@ -231,7 +231,7 @@ def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | No
 
 def _order_of(way: Way) -> tuple[int, ...] | None:
     """What tells which of two parts of a result comes first: indices, and places among the arguments of a class."""
-    steps = [int(s[1:]) if type(s) is str and s[:1] == "." and s[1:].isdecimal() else s for s in way]
+    steps = [int(s[1:]) if isinstance(s, str) and s[:1] == "." and s[1:].isdecimal() else s for s in way]
     found = [s for s in steps if type(s) is int]
     return tuple(found) if len(found) == len(steps) else None
 

@@ -3,7 +3,7 @@ gives the tree, and a reader counts one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -13,6 +13,7 @@ from untrace.ir.calls import is_call, trees_given
 from untrace.ir.nodes import Atom, Function, Passed, Value, functions_called
 from untrace.ir.types import Aval, PyTree
 from untrace.lift.closed_constants import closed_over
+from untrace.provenance.syntax import Field
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -40,16 +41,25 @@ class TreeRoots:
         self._named: dict[
             frozenset[Hashable], PyTree
         ] = {}  # named tuples of leaves, by the types of these, all different
+        self._of_class: dict[str, list[PyTree]] = {}  # the same, by the name of their class
         number = 0
         for example in examples:
             count = len(jax.tree.leaves(example))
             self.add(Root(example, number), entry.params[number : number + count])
             number += count
+        self._entry = entry
         self._note(entry)
+
+    def pass_on(self) -> None:
+        """Makes the trees known that were registered since to what is mapped, loops over and closes over their leaves."""
+        self._note(self._entry, again=True)
 
     def add(self, root: Root, leaves: Sequence[Passed | None]) -> None:
         """Registers the leaves of a tree, in order; one that is its only leaf has a number alone."""
         for node in _named_tuples(root.example):
+            alike = self._of_class.setdefault(type(node).__name__, [])
+            if not any(_same_types(node, other) for other in alike):
+                alike.append(node)
             types = frozenset([_type_of(field) for field in node])
             if len(types) == len(node) > 1:
                 same = jax.tree.structure(self._named.setdefault(types, node)) == jax.tree.structure(node)
@@ -60,8 +70,18 @@ class TreeRoots:
                 if len(leaves) > 1:
                     self.root[leaf] = root
 
-    def add_named(self, leaves: Sequence[Value]) -> None:
-        """Registers the arguments of a class that is called, where there is just one named tuple of such types."""
+    def add_named(self, fields: Mapping[Field, Value]) -> None:
+        """Registers the arguments of a class that is called: of a named tuple of that name with such fields, or the only one
+        of such types."""
+        leaves = list(fields.values())
+        for example in self._of_class.get(next(iter(fields)).owner, ()):
+            named = {f.name or dict(enumerate(example._fields)).get(int(f[1:])): leaf for f, leaf in fields.items()}
+            ordered = [named.get(name) for name in example._fields]
+            known = [leaf for leaf in ordered if leaf is not None]
+            if len(known) == len(example) == len(leaves) and _same_types(example, [leaf.aval for leaf in known]):
+                if not any(leaf in self.root for leaf in leaves):
+                    self.add(Root(example, 0), known)
+                return
         example = self._named.get(frozenset([_type_of(leaf.aval) for leaf in leaves]))
         if example is not None and len(example) == len(leaves) and not any(leaf in self.root for leaf in leaves):
             by_type = {_type_of(leaf.aval): leaf for leaf in leaves}
@@ -86,13 +106,13 @@ class TreeRoots:
             if len(found) == root.count and is_simple(root.example):
                 yield root, [found[i] for i in sorted(found)]
 
-    def _note(self, function: Function) -> None:
+    def _note(self, function: Function, again: bool = False) -> None:
         """The trees in `function`, and in what it maps, loops over and differentiates.
 
         A mapped function takes, or closes over, the leaves of the same trees; a loop has trees of its own, and gives some.
         """
         for equation in function.equations:
-            for example, leaves in trees_given(equation):
+            for example, leaves in () if again else trees_given(equation):
                 self.add(Root(example, 0), leaves)
             for body, operands in closed_over(equation):
                 self._pass(body, operands)
@@ -100,7 +120,9 @@ class TreeRoots:
                 known = body.facts.trees
                 if is_call(equation) and known is None:
                     self._pass(body, equation.inputs)
-                    self._note(body)
+                    self._note(body, again)
+                elif known is not None and again:
+                    self._note(body, again)
                 elif known is not None:
                     numbers = {p: i for i, p in enumerate(p for tree in known.args for p in tree.places)}
                     self.number.update((body.params[p], i) for p, i in numbers.items())
@@ -120,6 +142,10 @@ def _named_tuples(tree: PyTree) -> Iterator[PyTree]:
         yield tree
     for part in tree.values() if type(tree) is dict else tree if isinstance(tree, (list, tuple)) else ():
         yield from _named_tuples(part)
+
+
+def _same_types(one: Sequence[Aval], other: Sequence[Aval]) -> bool:
+    return len(one) == len(other) and all(_type_of(a) == _type_of(b) for a, b in zip(one, other, strict=True))
 
 
 def _type_of(leaf: Aval) -> Hashable:
