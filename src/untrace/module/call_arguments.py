@@ -17,7 +17,7 @@ import jax
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Equation, Function, Value
 from untrace.ir.signatures import CallSignature, arguments_at
-from untrace.ir.structured import Map
+from untrace.ir.structured import CustomRule, Map
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
@@ -29,7 +29,7 @@ from untrace.module.nested import BareReturn, argument_words, function_hint, hin
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
 from untrace.python.statements import Def, Parameter, Return, Unpack, Unpacked, returned
-from untrace.python.tree import Expr, Leaf, Name, Symbol, Tuple
+from untrace.python.tree import Call, Expr, Leaf, Name, Symbol, Tuple
 from untrace.python.types import array_type, tree_type
 
 Path = tuple[int | str, ...]  # into what a call gives
@@ -71,8 +71,10 @@ def function_of(
     """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
     role = "one" if type(equation.callee) is Map else "function"
     hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
+    rule = _rule_called(body) if alone and all(is_leaf(a.example) for a in arguments) else ""
     if alone:
-        own_name = w.module.scope.fresh(hint)  # before what is in it takes that name
+        # Before what is in it takes that name, unless that is the very function.
+        own_name = w.module.scope.fresh(f"{hint}_called" if rule == hint else hint)
         inner = w.module.writer()
         inner.names.update(zip(body.params[: signature.closed], operands, strict=False))
     else:
@@ -115,6 +117,10 @@ def function_of(
     out = signature.out
     value = returned(inner.statements, rebuilt(inner, out, results))
     result_type = tree_type(out, [r.aval for r in body.results])
+    if rule == hint and not inner.statements and type(value) is Call and type(value.func) is str:
+        if [a.flat() for a in value.args] == [p.name for p in params]:
+            w.module.scope.give_back(own_name)
+            return Name(value.func)
     if alone:
         definition = Def("", params, [*inner.statements, Return(value)])
         return Name(
@@ -133,6 +139,15 @@ def function_of(
         around = around.outer
     put_definition(w.statements, definition)
     return Name(own_name)
+
+
+def _rule_called(body: Function) -> str:
+    """The name of the function with a derivative rule that is all that a function calls, with what it is given."""
+    called = body.equations[0] if len(body.equations) == 1 else None
+    if called is None or type(called.callee) is not CustomRule:
+        return ""
+    same = list(called.inputs) == list(body.params) and list(called.outputs) == list(body.results)
+    return identifier(called.callee.function.name, "fn") if same else ""
 
 
 def _body_text(definition: Def) -> str:

@@ -212,7 +212,7 @@ def file_of_called(function: Any) -> str:
 
 def name_of_called(function: Any) -> str:
     """`mlp` for an object of class `MLP` that is called; "" for a function, whose jaxpr has its name."""
-    if inspect.isroutine(function):
+    if inspect.isroutine(_unwrapped(function)):
         return ""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(function).__name__.strip("_")).lower()
 
