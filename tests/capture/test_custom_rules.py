@@ -490,7 +490,7 @@ def test_what_a_rule_maps_and_differentiates_are_calls() -> None:
     d = untrace.decompile(step)(*args)
     assert "jax.vmap(jax.grad(score), in_axes=(None, 0))(theta, xs)" in d.source, d.source
     assert "jax.jvp(" in d.source and d.source.count("jnp.tanh") == 1, d.source
-    assert "jax.value_and_grad(estimate)(theta, xs)" in d.source and "custom_jvp(" not in d.source, d.source
+    assert "jax.value_and_grad(estimate)(" in d.source and "def custom_jvp" not in d.source, d.source
     assert d.proof.level == "jaxpr", d.proof
     for got, want in zip(d(*args), step(*args), strict=True):
         assert jnp.allclose(got, want, rtol=1e-6)
