@@ -64,16 +64,13 @@ class Sizes:
         return made
 
     def _reached(self, expr: Expr | None, outer: Sizes | None = None) -> Expr | None:
-        """An expression of the function around this one, or of that of `outer`, as this one can say it: with names that mean
-        nothing else here, and will not."""
-        if expr is None:
-            return None
+        """An expression of the function around this one, or of that of `outer`, whose names will mean nothing else here."""
         inside: Sizes | None = self
         while inside is not None and inside is not outer:
-            for name in reads(expr):
-                if inside.w.scope.may_rebind(name):
-                    return None
-                inside.w.scope.claim_closed_over(name)
+            scope = inside.w.scope
+            for name in () if expr is None else reads(expr):
+                if not scope.may_rebind(name):
+                    scope.claim_closed_over(name)
             inside = inside.outer if outer is not None else None
         return expr
 
@@ -102,11 +99,10 @@ class Sizes:
                 ((way[0], way[1], read) for way, read in ways if way is not None), key=lambda w: w[0], default=None
             )
             if best is not None:
-                expr = self._reached(best[1](best[2]()), scope)
-                if expr is not None and "np." in expr.flat():
+                expr = best[1](best[2]())
+                if "np." in expr.flat():
                     self.w.module.modules.add("np")
-                if expr is not None:
-                    return expr
+                return self._reached(expr, scope)
             scope = scope.outer
         return None
 
@@ -194,9 +190,7 @@ class Sizes:
             variables = [v for v in (*given, *reversed(names)) if type(names[v]) is Name]  # the latest is likely alive
             for value in (*variables, *given):
                 if getattr(value.aval, "shape", None) == wanted:
-                    found = self._reached(Attribute(names[value], "shape"), scope)
-                    if found is not None:
-                        return found
+                    return self._reached(Attribute(names[value], "shape"), scope)
             scope = scope.outer
         return None
 
