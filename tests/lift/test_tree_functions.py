@@ -388,7 +388,7 @@ def test_what_a_mapped_call_gives_is_a_tree():
         return spread(jax.tree.map(lambda s: s.sum(axis=0), stats))
 
     source = untrace.decompile(fn)(jnp.linspace(-1.0, 1.0, 24).reshape(2, 4, 3)).source
-    assert "jax.tree.map(lambda x: x.sum(axis=0), stats)" in source
+    assert "jax.tree.map(lambda s: s.sum(axis=0), stats)" in source
     assert "def spread(stats):" in source
 
 

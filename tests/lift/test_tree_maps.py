@@ -145,7 +145,7 @@ def test_the_pass_keeps_the_meaning(name):
         ("momentum_step", "jax.tree.map(lambda m, g: 0.9 * m + g, state.momentum, grads)"),
         ("momentum_step", "return state._replace(params=new_params, momentum=momentum)"),
         ("chained_step", "jax.tree.map(lambda g, m: g + 0.9 * m, grads, state[0].momentum)"),
-        ("chained_step", "jax.tree.map(lambda x, x_2: x + x_2, params, updates)"),
+        ("chained_step", "jax.tree.map(lambda p, u: p + u, params, updates)"),
         ("normalised", "jax.tree.map(lambda x: x / length, params)"),
         ("normalised", "sum(jax.tree.leaves("),
         ("zeros_like_each", "jnp.zeros(x.shape)"),

@@ -207,6 +207,10 @@ class _Mapper:
             made = None
             for depth in range(_depth_of_run(frames, at), 0, -1):
                 stop = _run(frames, at, depth)
+                around, call = frames[at][max(0, depth - 2) : depth][0], frames[at][depth - 1]
+                named = around.maps_leaves and not call.maps_leaves and not around.library
+                if named and _run(frames, at, depth - 1) == stop:
+                    continue  # one operation is all that is done for a leaf: the call around it has the author's names
                 tried = failed.get((depth, stop), 0)
                 failed[depth, stop] = tried + 1
                 if stop - at >= _FEWEST and tried < _TRIES:
