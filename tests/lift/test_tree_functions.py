@@ -530,3 +530,37 @@ def test_functions_give_named_tuples_whose_fields_they_name():
     assert "rates = rates_of(raw)" in source, source
     assert "c = jax.tree.map(lambda a, b: a + 0.1 * b, c, k)" in source, source
     assert "def changes(rates, c):" in source and "k = changes(rates, c)" in source, source
+
+
+def heun(field, t, c):
+    k1 = field(t, c)
+    predictor = jax.tree.map(lambda a, k: a + 0.1 * k, c, k1)
+    k2 = field(t + 0.1, predictor)
+    return jax.tree.map(lambda a, x, y: jnp.maximum(a + 0.05 * (x + y), 0.0), c, k1, k2)
+
+
+def seasonal(rates, start):
+    def field(t, c):
+        return changes(rates._replace(infection=rates.infection * (1.0 + jnp.cos(t))), c)
+
+    return heun(field, 0.1, heun(field, 0.0, start))
+
+
+def test_a_leaf_that_nothing_reads_is_mapped_with_the_others():
+    # Of the predictor the field reads no `immune`.
+    source = untrace.decompile(seasonal)(Rates(*[jnp.float32(0.5)] * 3), Compartments(*[jnp.ones(3)] * 4)).source
+    assert source.count("predictor = jax.tree.map(lambda a, k: a + 0.1 * k, c, ") == 1, source
+    assert source.count("def heun(") == 1 and source.count("def changes(") == 1, source
+
+
+def test_what_no_leaf_needs_is_left_out():
+    def step(params):
+        def scaled(p):
+            norm = jnp.sqrt(jnp.sum(p**2))
+            jnp.exp(norm)
+            return p * 0.5
+
+        return jax.tree.map(scaled, params)
+
+    source = untrace.decompile(step)(PARAMS).source
+    assert "jnp.exp" not in source and "jnp.sqrt" not in source, source

@@ -62,7 +62,7 @@ PASSES: tuple[Pass[Lifting], ...] = (
     ),
     Pass(
         "prune", "a dead equation that reads a value would keep it from being lifted",
-        lambda s: prune(s.program),
+        lambda s: prune(s.program, leaves=True),
     ),
     Pass("name-values", "while every equation still says where it came from", lambda s: name_values(s.program)),
     Pass(
@@ -101,6 +101,7 @@ PASSES: tuple[Pass[Lifting], ...] = (
     ),
     Pass("inline-small-functions", "once it is seen how little they say", lambda s: fold_back(s.program)),
     Pass("tree-maps", "the same for every leaf of a tree", lambda s: map_trees(s.program, s.refused)),
+    Pass("prune-leaves", "those that no map has taken", lambda s: prune(s.program)),
     Pass(
         "residuals", "last: the other passes see arrays only", lambda s: bundle_residuals(s.program, s.refused),
     ),

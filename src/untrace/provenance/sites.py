@@ -18,7 +18,7 @@ import dis
 import itertools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
@@ -242,6 +242,14 @@ class Provenance:
         if found is None:
             found = self._sites[eqn] = self._site(eqn)
         return found
+
+    def for_each_leaf(self, eqn: Any) -> Hashable | None:
+        """What equations of a forward pass have in common that one operation made for the leaves of a tree, in a call of
+        `jax.tree.map` by the author; None for others."""
+        site = self.site(eqn)
+        if site.differentiated or not any(f.maps_leaves and not f.library for f in site.frames):
+            return None
+        return site.frames, eqn.primitive, tuple([code for code, _ in site.below])
 
     def _site(self, eqn: Any) -> Site:
         traceback, stack = jax_compat.equation_source(eqn)

@@ -319,10 +319,10 @@ class _Mapper:
         made: set[Value | None],
     ) -> list[Equation] | None:
         """One equation for each value that a turn gives, which `made` loses. `tails`: those of the first turn's equations."""
-        parts = self._parts(turns[0])
-        if not parts or any(self._parts(turn) != parts for turn in turns[1:]):
+        several = [own for turn in turns if (own := self._parts(turn))]  # of what nobody reads there is none
+        if not several or any(own != several[0] for own in several[1:]):
             return None
-        found = []
+        parts, found = several[0], []
         for part in parts:
             one = self._tree_map([[turn[i] for i in part] for turn in turns], tails[part[-1]], result, made)
             if one is None:

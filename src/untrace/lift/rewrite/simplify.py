@@ -225,11 +225,11 @@ class Simplifier:
         if not body.changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, body.substitute)
-        return jax_compat.rebuilt_jaxpr(closed, alive(body.eqns, outvars), outvars)
+        return jax_compat.rebuilt_jaxpr(closed, alive(body.eqns, outvars, self.provenance), outvars)
 
     def _compute_once(self, body: Body, outvars: Sequence[Any]) -> None:
         given = {v for v in outvars if type(v) is not Literal}
-        eqns, names = computed_once(alive(body.eqns, outvars), self.kept, given, self.provenance)
+        eqns, names = computed_once(alive(body.eqns, outvars, self.provenance), self.kept, given, self.provenance)
         if names:
             body.eqns = eqns = constants_once(eqns)
             body.made.update({out: eqn for eqn in eqns for out in eqn.outvars})
@@ -510,12 +510,22 @@ def same_aval(left: Any, right: Any) -> bool:
     )
 
 
-def alive(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
-    """The equations that results need, and those with effects."""
+def alive(eqns: Sequence[Any], outvars: Sequence[Any], provenance: Provenance | None = None) -> list[Any]:
+    """The equations that results need, and those with effects; given a `provenance`, also those for leaves of a tree that the
+    author maps a function over, where others are needed."""
+    needed = _needed(eqns, outvars, set())
+    if provenance is None or len(needed) == len(eqns):
+        return needed
+    maps = {provenance.for_each_leaf(eqn) for eqn in needed} - {None}
+    leaves = {eqn for eqn in eqns if provenance.for_each_leaf(eqn) in maps} if maps else set()
+    return _needed(eqns, outvars, leaves)
+
+
+def _needed(eqns: Sequence[Any], outvars: Sequence[Any], anyway: set[JaxprEqn]) -> list[Any]:
     live = {v for v in outvars if type(v) is not Literal}
     kept = []
     for eqn in reversed(eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
+        if eqn in anyway or eqn.effects or any(v in live for v in eqn.outvars):
             live.update(v for v in eqn.invars if type(v) is not Literal)
             kept.append(eqn)
     return kept[::-1]
