@@ -60,7 +60,7 @@ def loss_and_grad(params, tokens, targets):
     length = tokens.shape[0]
 
     # forward
-    params_2 = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    params_2 = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
     forward_out, forward_saved = forward(params_2, tokens)
     logits = forward_out.astype(jnp.float32)
     log_probs, log_softmax_vjp = jax.vjp(jax.nn.log_softmax, logits)
@@ -89,7 +89,7 @@ def loss_and_grad(params, tokens, targets):
     zeros = jnp.zeros(params["embedding"].shape, dtype=jnp.bfloat16)
     d_params = jnp.einsum("ij,ik->jk", d_product, x) + zeros.at[tokens].add(d_x)
     grads = {"embedding": d_params, "layers": d_layers}
-    grads_2 = jax.tree.map(lambda x: x.astype(jnp.float32), grads)
+    grads_2 = jax.tree.map(lambda p: p.astype(jnp.float32), grads)
     return -taken.mean(), grads_2
 
 
