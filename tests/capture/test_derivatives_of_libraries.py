@@ -179,3 +179,25 @@ def test_what_a_library_maps_stays_mapped_where_it_asks_for_a_derivative(monkeyp
     assert d.proof.at_least("bits")
     assert "# backward" not in d.source and d.source.count("jax.value_and_grad(bowl)") >= 1, d.source
     assert d.source.count("jax.vmap(") == 2, d.source
+
+
+def test_a_function_that_is_evaluated_and_differentiated_is_written_once() -> None:
+    """Where it is evaluated it could be simplified, and would be another function then."""
+
+    def dense(p, x):
+        return lax.dot_general(x, p["w"], (((1,), (0,)), ((), ()))) + jnp.reshape(p["b"], (1, -1))
+
+    def mlp(params, x):
+        return dense(params["out"], jnp.tanh(dense(params["inner"], x)))
+
+    def loss(params, x, target):
+        return jnp.mean((mlp(params, x) - target) ** 2)
+
+    def step(params, slow, x):
+        grads = jax.grad(loss)(params, x, mlp(slow, x) * 0.9)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    params = {k: {"w": jnp.ones((3, 3)), "b": jnp.zeros(3)} for k in ("inner", "out")}
+    source = untrace.decompile(step)(params, params, jnp.ones((4, 3))).source
+    assert source.count("def mlp") == 1 and source.count("def dense") == 1, source
+    assert "jax.grad(loss)" in source, source

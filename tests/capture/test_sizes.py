@@ -324,3 +324,23 @@ def test_a_size_of_a_part_of_a_tree_in_a_function_that_is_differentiated():
     assert "batch.labels.shape[0]" in d.source and "jax.grad(loss)" in d.source, d.source
     other = f32(3), Batch(f32(7, 3), jnp.arange(7) % 2, f32(2))
     np.testing.assert_allclose(d(*other), step(*other), rtol=1e-5)
+
+
+def test_a_variable_that_a_size_is_read_off_is_not_hidden_in_a_loop():
+    class State(NamedTuple):
+        a: jax.Array
+        b: jax.Array
+        c: jax.Array
+
+    def run(start, steps):
+        mean = jnp.zeros(start.b.shape)
+
+        def body(state, s):
+            g = jax.tree.map(lambda t: jnp.where(jnp.isnan(t), jnp.zeros_like(t), t * s), state)
+            mean = 0.1 * g.b
+            return State(state.a - g.a, state.b - mean, state.c - g.c), jnp.sum(mean * mean)
+
+        return lax.scan(body, State(start.a, start.b + mean, start.c), steps), mean
+
+    d = written(run, State(jnp.float32(1.0), f32(4), jnp.float32(2.0)), f32(3))
+    assert "primitives" not in d.source and "lax.scan(body" in d.source, d.source
