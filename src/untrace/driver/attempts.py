@@ -351,12 +351,10 @@ class Attempt:
             self.retreats = Retreats(refused, inlined, forced, rolls)
             if not self.options.prove:
                 return Result(written, Proof("unproven", "prove=False"), self._notes(), None, captured, target, self)
-            unchanged = tried_last is not None and written.source == source
-            if tried_last is not None and unchanged:
-                outcome = tried_last
-            else:
-                outcome = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
-            tried_last, source = outcome, written.source
+            unchanged = written.source == source
+            if not unchanged or tried_last is None:
+                tried_last = retrace.prove_text(written, captured, timings, target, self.compiled_alike)
+            outcome, source = tried_last, written.source
             self.why, self.traces, self.differs_at_example = outcome.why, outcome.traced, outcome.differs_at_example
             if before is not None and (outcome.proof is None or outcome.reordered):  # that was not it
                 written, outcome = before

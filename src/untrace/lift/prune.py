@@ -24,9 +24,8 @@ def prune_function(function: Function, provenance: Provenance | None = None) -> 
     if len(kept) == len(function.equations):
         return
     if provenance is not None:
-        maps = {provenance.for_each_leaf(e.origin) for e in kept} - {None}
-        dead = set(function.equations).difference(kept)
-        leaves = {e for e in dead if maps and provenance.for_each_leaf(e.origin) in maps}
+        dead = {e.origin: e for e in set(function.equations).difference(kept)}
+        leaves = {dead[origin] for origin in provenance.leaves_beside([e.origin for e in kept], dead)}
         kept = [_named(e) if e in leaves else e for e in _needed(function, leaves)]
     function.equations = kept
 

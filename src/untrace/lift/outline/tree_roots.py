@@ -38,10 +38,7 @@ class TreeRoots:
         """Which tree a value is a leaf of."""
         self.number: dict[Passed, int] = {}
         """That of a leaf among all leaves."""
-        self._named: dict[
-            frozenset[Hashable], PyTree
-        ] = {}  # named tuples of leaves, by the types of these, all different
-        self._of_class: dict[str, list[PyTree]] = {}  # the same, by the name of their class
+        self._of_class: dict[str, list[PyTree]] = {}  # named tuples of leaves, by the name of their class
         number = 0
         for example in examples:
             count = len(jax.tree.leaves(example))
@@ -60,10 +57,6 @@ class TreeRoots:
             alike = self._of_class.setdefault(type(node).__name__, [])
             if not any(_same_types(node, other) for other in alike):
                 alike.append(node)
-            types = frozenset([_type_of(field) for field in node])
-            if len(types) == len(node) > 1:
-                same = jax.tree.structure(self._named.setdefault(types, node)) == jax.tree.structure(node)
-                self._named[types] = node if same else None
         for i, leaf in enumerate(leaves):
             if leaf is not None:
                 self.number[leaf] = root.first + i
@@ -71,21 +64,16 @@ class TreeRoots:
                     self.root[leaf] = root
 
     def add_named(self, fields: Mapping[Field, Value]) -> None:
-        """Registers the arguments of a class that is called: of a named tuple of that name with such fields, or the only one
-        of such types."""
+        """Registers the arguments of a class that is called, where there is a named tuple of that name with such fields."""
         leaves = list(fields.values())
         for example in self._of_class.get(next(iter(fields)).owner, ()):
-            named = {f.name or dict(enumerate(example._fields)).get(int(f[1:])): leaf for f, leaf in fields.items()}
-            ordered = [named.get(name) for name in example._fields]
-            known = [leaf for leaf in ordered if leaf is not None]
+            places = dict(enumerate(example._fields))
+            named = {f.name or places.get(int(f[1:])): leaf for f, leaf in fields.items()}
+            known = [named[name] for name in example._fields if name in named]
             if len(known) == len(example) == len(leaves) and _same_types(example, [leaf.aval for leaf in known]):
                 if not any(leaf in self.root for leaf in leaves):
                     self.add(Root(example, 0), known)
                 return
-        example = self._named.get(frozenset([_type_of(leaf.aval) for leaf in leaves]))
-        if example is not None and len(example) == len(leaves) and not any(leaf in self.root for leaf in leaves):
-            by_type = {_type_of(leaf.aval): leaf for leaf in leaves}
-            self.add(Root(example, 0), [by_type[_type_of(field)] for field in example])
 
     def leaves_of(self, values: Sequence[Passed]) -> Root | None:
         """The tree whose leaves these are, all of them and in order."""

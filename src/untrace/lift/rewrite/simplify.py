@@ -516,9 +516,7 @@ def alive(eqns: Sequence[Any], outvars: Sequence[Any], provenance: Provenance | 
     needed = _needed(eqns, outvars, set())
     if provenance is None or len(needed) == len(eqns):
         return needed
-    maps = {provenance.for_each_leaf(eqn) for eqn in needed} - {None}
-    leaves = {eqn for eqn in eqns if provenance.for_each_leaf(eqn) in maps} if maps else set()
-    return _needed(eqns, outvars, leaves)
+    return _needed(eqns, outvars, provenance.leaves_beside(needed, eqns))
 
 
 def _needed(eqns: Sequence[Any], outvars: Sequence[Any], anyway: set[JaxprEqn]) -> list[Any]:
