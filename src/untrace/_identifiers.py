@@ -11,7 +11,7 @@ import unicodedata
 # What the written text may refer to. Hiding any other builtin would be legal but would mislead a reader.
 MODULE_NAMES = frozenset(
     "jax jnp lax np functools sys os math dataclasses typing primitives pl pltpu sparse primitives random nn "
-    "collections io zipfile PartitionSpec fnmatch hashlib itertools re _checked _spelled_out "
+    "collections io zipfile PartitionSpec ravel_pytree fnmatch hashlib itertools re _checked _spelled_out "
     "_type_of _KNOWN _placed _answer".split()
 )
 RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | MODULE_NAMES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 import untrace
@@ -68,3 +69,23 @@ def test_a_function_that_is_called_further_in_is_not_hidden_by_another_of_its_na
     d = untrace.decompile(run)(jnp.ones(4), jnp.ones(4))
     assert d.proof.level == "jaxpr", d.proof
     assert d.source.count("def energy(p)") == 1 and "jax.grad(energy_2)(0.0)" in d.source, d.source
+
+
+def test_a_number_is_a_size_only_where_it_is_at_every_call():
+    """One text serves the strides 1 at 8 and at 3 channels: `b.shape[-1] // 8` would be 0 for the second."""
+
+    def conv(p, x, stride=1):
+        y = lax.conv_general_dilated(x, p["w"], (stride,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+        return jnp.tanh(y + p["b"]) * jax.nn.sigmoid(y)
+
+    def net(params, x):
+        first = conv(params[0], x)
+        return conv(params[2], conv(params[1], first, stride=2)), first
+
+    def layer(n, m):
+        return {"w": jnp.ones((3, n, m)) / n, "b": jnp.zeros(m)}
+
+    params, x = [layer(4, 8), layer(8, 16), layer(16, 3)], jnp.linspace(0.0, 1.0, 48).reshape(2, 6, 4)
+    found = untrace.decompile(net, sizes="fixed")(params, x)
+    assert found.source.count("def conv") == 1 and "// 8" not in found.source, found.source
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(found)(params, x), jax.jit(net)(params, x))

@@ -20,11 +20,11 @@ from untrace.ir.nodes import (
     Function,
     Library,
     Local,
+    OverLeaves,
     Pack,
     Primitive,
     Scan,
     TreeMap,
-    TreeSum,
     TupleType,
     Unpack,
     Value,
@@ -109,11 +109,11 @@ def run_equations(function: Function, args: Sequence[Data], primitive: Primitive
             outputs = [
                 run_equations(f, callee.arguments(inputs, turn), primitive)[0] for turn, f in enumerate(callee.turns)
             ]
-        elif type(callee) is TreeSum:
+        elif isinstance(callee, OverLeaves):
             params = [a for a in equation.inputs if type(a) is Value]
             results = [o for o in equation.outputs if o is not None]
             given = [x for a, x in zip(equation.inputs, inputs, strict=True) if type(a) is Value]
-            outputs = run_equations(Function("sum", params, list(callee.equations), results), given, primitive)
+            outputs = run_equations(Function(callee.name, params, list(callee.equations), results), given, primitive)
         elif type(callee) is Library or type(callee) is Local:
             outputs = run_equations(callee.body, inputs, primitive)
         else:

@@ -5,8 +5,8 @@
     Equation  a call: outputs = callee(*inputs, **params)
     callee    a Primitive (of JAX or of a library), with its bodies where it is Structured: a Scan, a While, a Cond, or one of
               `ir.structured` (CustomRule, Map, Transformed); or what a pass found: a Library function, a Local one, the same
-              for every leaf of a tree (TreeMap), the sum of one (TreeSum); Pack and Unpack make a tuple of values and take it
-              apart
+              for every leaf of a tree (TreeMap), the sum of one (TreeSum), its leaves as one vector (TreeRavel) and back
+              (TreeUnravel); Pack and Unpack make a tuple of values and take it apart
 
 The Functions of other primitives stand inside `params`, where JAX keeps jaxprs (`jaxpr`, `call_jaxpr`, ...). A jaxpr that is
 shared by identity is one Function, so sharing survives every pass and is printed once.
@@ -270,19 +270,60 @@ class TreeMap:
         return [*[inputs[tree * count + turn] for tree in range(self.trees)], *inputs[self.trees * count :]]
 
 
+class OverLeaves:
+    """A callee that stands for `equations` over all leaves of a tree."""
+
+    __slots__ = ("equations",)
+    name = ""
+
+    def __init__(self, equations: Sequence[Equation]):
+        self.equations = equations
+
+
 @final
-class TreeSum:
-    """A callee that adds up the leaves of a tree, its inputs, one after the other; from 0 on where `from_zero`.
+class TreeSum(OverLeaves):
+    """A callee that adds up the leaves of a tree, its inputs, one after the other; from 0 on where `from_zero`."""
 
-    `equations`: the additions.
-    """
-
-    __slots__ = ("equations", "from_zero")
+    __slots__ = ("from_zero",)
     name = "tree sum"
 
     def __init__(self, equations: Sequence[Equation], from_zero: bool):
-        self.equations = equations
+        super().__init__(equations)
         self.from_zero = from_zero
+
+
+@final
+class TreeRavel(OverLeaves):
+    """A callee that lays the leaves of a tree, its inputs, one after the other into a vector: `ravel_pytree`.
+
+    `inverse`: the author's name for the function that takes such a vector apart again.
+    """
+
+    __slots__ = ("inverse",)
+    name = "tree ravel"
+
+    def __init__(self, equations: Sequence[Equation], inverse: str):
+        super().__init__(equations)
+        self.inverse = inverse
+
+
+@final
+class TreeUnravel(OverLeaves):
+    """A callee that takes a vector apart into the leaves of a tree, its outputs.
+
+    `sizes`: how many numbers each leaf has. `inverse`: the author's name for the function that does it, where it is one that
+    `ravel_pytree` gave; else "". `result`: a name for the tree; `own_result`: whether the author bound it to that name.
+    """
+
+    __slots__ = ("sizes", "inverse", "result", "own_result")
+    name = "tree unravel"
+
+    def __init__(self, equations: Sequence[Equation], sizes: Sequence[int], inverse: str):
+        super().__init__(equations)
+        self.sizes = tuple(sizes)
+        self.inverse = inverse
+        self.result = ""
+        self.own_result = False
 
 
 @final
@@ -324,7 +365,7 @@ class Equation:
 
     def __init__(
         self,
-        callee: Primitive | Library | Local | TreeMap | TreeSum | Pack | Unpack,
+        callee: Primitive | Library | Local | TreeMap | OverLeaves | Pack | Unpack,
         inputs: Sequence[Atom],
         outputs: Sequence[Value | None],
         params: Mapping[str, Parameter],

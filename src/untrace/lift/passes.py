@@ -27,6 +27,7 @@ from untrace.lift.outline.outline import outline
 from untrace.lift.prune import prune
 from untrace.lift.recognise.associative import find_associative_scans
 from untrace.lift.recognise.engine import Lifter
+from untrace.lift.recognise.flat_trees import ravel_trees
 from untrace.lift.recognise.solvers import find_solvers
 from untrace.lift.recognise.tree_maps import map_trees
 
@@ -100,6 +101,10 @@ PASSES: tuple[Pass[Lifting], ...] = (
         lambda s: add_cotangents(s.program, s.refused), applies=lambda s: s.options.adds_cotangents,
     ),
     Pass("inline-small-functions", "once it is seen how little they say", lambda s: fold_back(s.program)),
+    Pass(
+        "flat-trees", "before maps over leaves are looked for in the reshapes of a vector",
+        lambda s: ravel_trees(s.program, s.refused),
+    ),
     Pass("tree-maps", "the same for every leaf of a tree", lambda s: map_trees(s.program, s.refused)),
     Pass("prune-leaves", "those that no map has taken", lambda s: prune(s.program)),
     Pass(

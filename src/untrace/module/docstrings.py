@@ -116,6 +116,7 @@ class Described:
         if returned is not None and len(both) == len(merged):
             self.describe(definition, both, returned)
             return
+        self._types[definition] = ([(n, kind or Type("array", "an array")) for n, kind in merged], returned or result)
         definition.docstring = ""
         _strip(definition)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Value
-from untrace.ir.types import PyTree
+from untrace.ir.types import Aval, PyTree
 from untrace.module.access_paths import Node, Step, reach_nodes
 from untrace.python.tree import Expr, Leaf, Name
 
@@ -26,12 +27,33 @@ class Structure:
     ways: tuple[tuple[Step, ...], ...]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Inverse:
+    """A function of the text that takes a vector apart into a tree: its name, "" while it has none, and leaves of such a tree;
+    None for one that nothing reads."""
+
+    name: str
+    structure: Structure
+    like: Key
+
+    def gives(self, vector: Aval, leaves: Sequence[Value | None], sizes: Sequence[int]) -> bool:
+        """Whether the leaves of its tree are like these, of these sizes."""
+        return len(self.like) == len(leaves) and all(
+            own is not None
+            and own.aval.dtype == vector.dtype
+            and math.prod(own.aval.shape) == size
+            and (leaf is None or leaf.aval.shape == own.aval.shape)
+            for own, leaf, size in zip(self.like, leaves, sizes, strict=True)
+        )
+
+
 class Trees:
     """The trees that a function can name, by their leaves."""
 
     def __init__(self) -> None:
         self.outer: Trees | None = None  # those of the function around this one
         self.by_leaves: dict[Key, tuple[Leaf, Structure]] = {}
+        self.inverses: list[Inverse] = []  # of trees that were made vectors
         self.arguments: set[Atom | None] = set()  # the leaves that came from outside
         self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
 
@@ -93,6 +115,11 @@ class Trees:
         if leaf.root.id in self.by_root:
             return self.by_root[leaf.root.id].get(leaf.steps, (0, None))[1]
         return self.outer.node(leaf) if self.outer is not None else None
+
+    def inverse(self, vector: Aval, leaves: Sequence[Value | None], sizes: Sequence[int]) -> Inverse | None:
+        """What takes a vector apart into leaves like these."""
+        found = next((i for i in self.inverses if i.gives(vector, leaves, sizes)), None)
+        return self.outer.inverse(vector, leaves, sizes) if found is None and self.outer is not None else found
 
     def like(self, accept: Callable[[PyTree], bool]) -> Leaf | None:
         """The first tree that `accept` takes."""

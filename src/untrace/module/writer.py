@@ -24,10 +24,10 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
+    OverLeaves,
     Scan,
     SizeNumbers,
     TreeMap,
-    TreeSum,
     Value,
     functions_called,
 )
@@ -357,15 +357,11 @@ class FunctionWriter:
         raise NotImplementedError
 
     def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
-        """The equations, with those maps over trees written out that cannot be written as one."""
+        """The equations, with those over trees written out that cannot be written as one."""
         raise NotImplementedError
 
-    def write_map(self, equation: Equation) -> None:
-        """Appends the statements of a map over trees."""
-        raise NotImplementedError
-
-    def sum_of(self, equation: Equation) -> Expr:
-        """The sum of the leaves of a tree."""
+    def write_over_trees(self, equation: Equation) -> None:
+        """Appends the statements of an equation over whole trees: a TreeMap, a TreeSum, ..."""
         raise NotImplementedError
 
     def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
@@ -389,7 +385,7 @@ class FunctionWriter:
             self.statements[start:start] = self.sizes.prologue()
 
     def _equations(self, equations: Sequence[Equation], results: Sequence[Atom]) -> None:
-        if any(type(e.callee) in (TreeMap, TreeSum) for e in equations):
+        if any(isinstance(e.callee, (TreeMap, OverLeaves)) for e in equations):
             equations = self.settled(equations)
         if self.result_example is not None:
             note_returned(self, equations, results, self.result_example)
@@ -421,11 +417,8 @@ class FunctionWriter:
         callee = equation.callee
         if type(callee) is Local:
             return write_calls(self, equations, self._at, results)
-        if type(callee) is TreeMap:
-            self.write_map(equation)
-            return 1
-        if type(callee) is TreeSum:
-            self._statement(equation, self.sum_of(equation))
+        if type(callee) is TreeMap or isinstance(callee, OverLeaves):
+            self.write_over_trees(equation)
             return 1
         literal = self.module.literal if self.sizes is None else self.literal
         operands = [

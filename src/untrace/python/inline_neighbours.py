@@ -29,6 +29,7 @@ from untrace.python.tree import (
     Dict,
     Expr,
     Lambda,
+    Leaf,
     List,
     Name,
     Star,
@@ -174,18 +175,23 @@ def _place_of(holder: Statement, name: str) -> tuple[Name, int, Callable[[Expr],
     while stack:
         node, depth = stack.pop()
         for slot in _PARTS.get(type(node), ("value",) if depth < 0 else ()):
-            part = getattr(node, slot)
+            part = _whole(getattr(node, slot))
             if type(part) is Name and part.id == name:
                 return part, depth, partial(setattr, node, slot)
             if isinstance(part, (list, tuple)):
                 for i, item in enumerate(part):
-                    value = item[1] if type(item) is tuple else item  # the value of a key
+                    value = _whole(item[1] if type(item) is tuple else item)  # the value of a key
                     if type(value) is Name and value.id == name:
                         return value, depth, partial(_put, node, slot, i)
                     stack.append((value, depth + 1))
             elif isinstance(part, Expr):
                 stack.append((part, depth + 1))
     return None
+
+
+def _whole(part: object) -> object:
+    """A tree by its name, where all of it is taken."""
+    return part.root if type(part) is Leaf and not part.steps else part
 
 
 def _put(node: object, slot: str, place: int, expr: Expr) -> None:

@@ -34,13 +34,15 @@ class Type:
     "" where that is not known.
 
     `text`: an array as JAX prints it (`f32[8,3]`). `parts`: (key as source or name of the field, "" for a position,
-    type), in flatten order. `aval`: JAX's abstract value of an array.
+    type), in flatten order. `aval`: JAX's abstract value of an array; `others`: those of the other arrays of which it is
+    the type, which have other sizes.
     """
 
     kind: str
     text: str = ""
     parts: tuple[tuple[str, Type], ...] = ()
     aval: Any = None
+    others: tuple[Any, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not Type or (self.kind, self.text) != (other.kind, other.text):
@@ -52,7 +54,7 @@ class Type:
     def merged(self, other: Type) -> Type | None:
         """The type that both are of, sizes that differ written `_`; of dicts the keys that both have; of a Python number
         and a scalar that of the scalar. None where they are of two kinds."""
-        if self == other:
+        if self == other and self._is_of_one and other._is_of_one:
             return self
         for number, scalar in ((self, other), (other, self)):
             if number.text in ("int", "float") and scalar.kind == number.kind == "array" and scalar.text.endswith("[]"):
@@ -65,7 +67,8 @@ class Type:
             if len(dims) != len(others) or "" in (dims[0], others[0]):
                 return None
             both = ",".join([d if d == o else "_" for d, o in zip(dims, others, strict=True)])
-            return Type("array", f"{mine.group(1)}[{both}]{mine.group(3)}", aval=self.aval)
+            others = (*self.others, other.aval, *other.others)
+            return Type("array", f"{mine.group(1)}[{both}]{mine.group(3)}", aval=self.aval, others=others)
         if self.kind == other.kind == "dict":
             keys = [k for k, _ in other.parts]
             mine_too = [k for k, _ in self.parts if k in keys]
@@ -81,6 +84,17 @@ class Type:
             parts.append((key, part))
         return Type(self.kind, self.text, tuple(parts))
 
+    @property
+    def _is_of_one(self) -> bool:
+        """Whether all arrays of this type have the same sizes."""
+        return not self.others and all([part._is_of_one for _, part in self.parts])
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The shape of an array; None for a size that not all arrays of this type have."""
+        shapes = [tuple(aval.shape) for aval in (self.aval, *self.others)]
+        return tuple([n if all([n == s[axis] for s in shapes]) else None for axis, n in enumerate(shapes[0])])
+
     def _with(self, keys: Sequence[str]) -> Type:
         """A dict with these keys only, in their order."""
         parts = dict(self.parts)
@@ -95,7 +109,7 @@ class Type:
         if found is None or not any(n in words for n in shape):
             return self
         dims = [words.get(int(d), d) if d.isdigit() else d for d in found.group(2).split(",")]
-        return Type("array", f"{found.group(1)}[{','.join(dims)}]{found.group(3)}", aval=self.aval)
+        return Type("array", f"{found.group(1)}[{','.join(dims)}]{found.group(3)}", aval=self.aval, others=self.others)
 
     @property
     def count(self) -> int:

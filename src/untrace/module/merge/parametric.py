@@ -38,6 +38,8 @@ _FEWEST = 3  # one less than a size, or more, or all of it: smaller numbers are 
 _MOST_TIMES = 4  # a size
 _MOST_ARRAYS = 6  # arrays that it passes
 
+_Shape = tuple[int | None, ...]  # None for a size that a function has at some of its calls only
+
 
 def share_definitions(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Makes one of the local functions of `module` that are alike, callees before callers, and changes their calls.
@@ -231,18 +233,20 @@ def size_of_argument(
     from_last: whether the last axis is asked first.
     """
     rebound = set(bound_names(Def("", (), first.body)))
-    arrays: list[tuple[Expr, list[tuple[int, ...]]]] = []
+    arrays: list[tuple[Expr, list[_Shape]]] = []
     for place, parameter in enumerate(first.params):
         kinds = [t[place][1] if place < len(t) else None for t in types]
         if parameter.name not in rebound:
             arrays.extend(_arrays(Leaf(Name(parameter.name), ()), kinds))
     arrays.sort(key=lambda array: len(array[0].flat()) if type(array[0]) is Leaf else 0)
-    of_axes: list[tuple[Expr, list[int]]] = []
+    of_axes: list[tuple[Expr, Sequence[int]]] = []
     for array, shapes in arrays:
         rank = len(shapes[0])
         for axis in sorted(range(rank), reverse=from_last):
             index = "-1" if axis == rank - 1 else str(axis)
-            of_axes.append((Subscript(Attribute(array, "shape"), _number(index)), [s[axis] for s in shapes]))
+            known = [n for s in shapes if (n := s[axis]) is not None]
+            if len(known) == len(shapes):
+                of_axes.append((Subscript(Attribute(array, "shape"), _number(index)), known))
     for size, sizes in of_axes:
         if sizes == list(numbers):
             return size
@@ -260,19 +264,20 @@ def size_of_argument(
         if 1 < times <= _MOST_TIMES and all(n == s * times for n, s in zip(numbers, sizes, strict=True)):
             return Binary(Text(str(times)), "*", size)
     for array, shapes in arrays if min(numbers) >= _FEWEST else ():
-        if [math.prod(s) for s in shapes] == list(numbers):
+        whole = [[n for n in s if n is not None] for s in shapes]
+        if whole == list(map(list, shapes)) and [math.prod(s) for s in whole] == list(numbers):
             return Attribute(array, "size")
     return None
 
 
-def _arrays(root: Leaf, kinds: Sequence[Type | None]) -> Iterator[tuple[Expr, list[tuple[int, ...]]]]:
+def _arrays(root: Leaf, kinds: Sequence[Type | None]) -> Iterator[tuple[Expr, list[_Shape]]]:
     """The arrays in a parameter that has these types, and their shapes in each of the functions."""
     known = [k for k in kinds if k is not None]
     first = known[0] if len(known) == len(kinds) else None
     if first is None or any(k.kind != first.kind or len(k.parts) != len(first.parts) for k in known):
         return
     if first.kind == "array":
-        shapes = [tuple(k.aval.shape) for k in known if hasattr(k.aval, "shape")]
+        shapes = [k.sizes for k in known if hasattr(k.aval, "shape")]
         if len(shapes) == len(known) and len({len(s) for s in shapes}) == 1:
             yield root if root.steps else root.root, shapes
         return

@@ -21,11 +21,11 @@ from untrace.ir.nodes import (
     Function,
     Literal,
     Local,
+    OverLeaves,
     Pack,
     Primitive,
     Scan,
     TreeMap,
-    TreeSum,
     Unpack,
     Value,
     While,
@@ -285,7 +285,7 @@ class Builder:
                 self._inlined(function, callee.arguments(inputs, turn), equation)[0]
                 for turn, function in enumerate(callee.turns)
             ]
-        if type(callee) is TreeSum or type(callee) is Pack or type(callee) is Unpack:
+        if isinstance(callee, OverLeaves) or type(callee) is Pack or type(callee) is Unpack:
             raise Declined(f"`{callee.name}`")
         if isinstance(callee, Scan):
             return control.scan(self, callee, equation, inputs)

@@ -19,6 +19,7 @@ WITHOUT = frozenset(
         "equal-pullbacks",
         "library-calls",
         "sums-of-cotangents",
+        "flat-trees",
         "tree-maps",
         "residuals",
     }

@@ -22,12 +22,12 @@ from untrace.ir.nodes import (
     Library,
     Literal,
     Local,
+    OverLeaves,
     Pack,
     Primitive,
     Program,
     Scan,
     TreeMap,
-    TreeSum,
     Unpack,
     Value,
     While,
@@ -49,6 +49,7 @@ WITHOUT = frozenset(
         "solvers",
         "pullbacks",
         "equal-pullbacks",
+        "flat-trees",
         "tree-maps",
         "residuals",
     }
@@ -126,7 +127,7 @@ class _Lowering:
             for turn, (function, output) in enumerate(zip(callee.turns, outputs, strict=True)):
                 one = Equation(callee, inputs, [output], {}, origin)
                 self._call(function, callee.function, callee.arguments(inputs, turn), one, found, new)
-        elif type(callee) is TreeSum:
+        elif isinstance(callee, OverLeaves):
             for one in callee.equations:
                 self._equation(one, [_read(new, a) for a in one.inputs], found, new)
         elif type(callee) is Pack or type(callee) is Unpack:

@@ -10,7 +10,9 @@ written leaf by leaf.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,12 +23,12 @@ from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_given
 from untrace.ir.facts import Selected
-from untrace.ir.nodes import Equation, TreeMap, TreeSum, Value
+from untrace.ir.nodes import Equation, TreeMap, TreeRavel, TreeSum, TreeUnravel, Value, functions_called, walk_functions
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word
 from untrace.module.grouping.leaf_paths import Selection, selection
 from untrace.module.interface.put_together import inner_nodes, rebuilt
-from untrace.module.known_trees import Key, Structure, Trees, key_of, plain_type, same_structure
+from untrace.module.known_trees import Inverse, Key, Structure, Trees, key_of, plain_type, same_structure
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, put_definition
 from untrace.python.names import Scope
@@ -50,6 +52,7 @@ from untrace.python.tree import (
 from untrace.python.values import Unwritable
 
 _LAMBDA_WIDTH = 60
+_RAVEL = "from jax.flatten_util import ravel_pytree"
 _LINE_WIDTH = 70  # of what a function of its own gives
 
 
@@ -79,13 +82,21 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
 
 
 def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
-    """`equations`, with those maps written out that cannot be written as one."""
+    """`equations`, with those over trees written out that cannot be written as one."""
     maps = [e for e in equations if type(e.callee) is TreeMap]
-    structures = _structures(w.trees, maps, _given_by(equations) if maps else {})
+    flat = any(type(e.callee) is TreeRavel or type(e.callee) is TreeUnravel for e in equations)
+    given = _given_by(equations) if maps or flat else {}
+    structures: dict[Equation, Structure] = {}
+    for _ in range(2 if flat else 1):  # what maps give may be made a vector, and what a vector was is mapped
+        raveled = _raveled(w, equations, given) if flat else {}
+        structures = {**_structures(w.trees, maps, given), **raveled}
+        given.update((key_of(callee_of(e, TreeMap).given(e)), structures[e]) for e in maps if e in structures)
     w.structures.update(structures)
     found: list[Equation] = []
     for equation in equations:
-        if type(equation.callee) is TreeSum:
+        if type(equation.callee) is TreeRavel or type(equation.callee) is TreeUnravel:
+            found.extend([equation] if equation in structures else equation.callee.equations)
+        elif type(equation.callee) is TreeSum:
             known = key_of(equation.inputs) in w.trees.by_leaves or any(
                 key_of(e.callee.given(e)) == key_of(equation.inputs) for e in found if type(e.callee) is TreeMap
             )
@@ -98,6 +109,42 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
             for turn in equation.callee.turns:
                 found.extend(turn.equations)
     return found
+
+
+def _raveled(w: Any, equations: Sequence[Equation], given: dict[Key, Structure]) -> dict[Equation, Structure]:
+    """{TreeRavel, or TreeUnravel: the structure of its tree}, where it is known; `given` gets what the latter give."""
+    found: dict[Equation, Structure] = {}
+    inverses: list[Inverse] = []
+    for equation in equations:
+        callee = equation.callee
+        if type(callee) is TreeRavel:
+            key = key_of(equation.inputs)
+            known = w.trees.by_leaves.get(key)
+            structure = known[1] if known is not None else given.get(key)
+            if structure is not None:
+                found[equation] = structure
+                inverses.append(Inverse("", structure, key))
+        elif type(callee) is TreeUnravel:
+            like = equation.inputs[0].aval, equation.outputs, callee.sizes
+            inverse = next((i for i in inverses if i.gives(*like)), None)
+            if inverse is None and (outer := w.trees.inverse(*like)) is not None:
+                w.scope.claim_closed_over(outer.name)
+                inverse = outer
+            if inverse is None and (tree := _tree_like(w, equation, callee)) is not None:
+                inverse = tree[1]
+                inverses.append(inverse)
+            if inverse is not None:
+                found[equation] = given[key_of(equation.outputs)] = inverse.structure
+    return found
+
+
+def _tree_like(w: Any, equation: Equation, callee: TreeUnravel) -> tuple[Expr, Inverse] | None:
+    """A tree like the one that the author's `unravel` gives, where the tree that it is of was made no vector."""
+    like = equation.inputs[0].aval, equation.outputs, callee.sizes
+    trees = w.trees.by_leaves.items() if callee.inverse else ()
+    known = [(leaf, Inverse(callee.inverse, structure, key)) for key, (leaf, structure) in trees]
+    found = [(leaf, inverse) for leaf, inverse in known if inverse.gives(*like)]
+    return min(found, key=lambda tree: len(tree[0].flat()), default=None)
 
 
 def _given_by(equations: Sequence[Equation]) -> dict[Key, Structure]:
@@ -300,11 +347,82 @@ def _word(key: Any) -> Any:
 # ---------------------------------------------------------------- the map
 
 
-def write_map(w: Any, equation: Equation) -> None:
+def write_over_trees(w: Any, equation: Equation) -> None:
+    """Appends the statements of an equation over trees."""
+    w.module.modules.add("jax")
+    callee = equation.callee
+    if type(callee) is TreeMap:
+        _write_map(w, equation)
+    elif type(callee) is TreeSum:
+        w._statement(equation, _sum(w, equation))
+    elif type(callee) is TreeRavel:
+        _write_vector(w, equation, callee)
+    elif type(callee) is TreeUnravel:
+        inverse = w.trees.inverse(equation.inputs[0].aval, equation.outputs, callee.sizes)
+        if inverse is None:
+            like = _tree_like(w, equation, callee)
+            assert like is not None  # else it was not settled so
+            inverse = _write_ravel(w, "_", *like)
+        name = identifier(callee.result, "unraveled")
+        result = Name(w.scope.fresh(name), Symbol(author=name if callee.own_result else None))
+        w.statements.append(Assign([result.id], Call(inverse.name, [w.atom(equation.inputs[0])]), equation.origin))
+        _note_result(w, equation, result, inverse.structure, equation.outputs, callee.equations)
+
+
+def _write_vector(w: Any, equation: Equation, callee: TreeRavel) -> None:
+    """`flat, unravel = ravel_pytree(tree)`, or the vector alone where nothing takes one apart, or something does already."""
+    leaves, structure = equation.inputs, w.structures[equation]
+    inverse = Inverse(callee.inverse, structure, key_of(leaves))
+    sizes = [math.prod(leaf.aval.shape) for leaf in leaves]
+    tree = _tree(w, leaves, structure)
+    if _is_undone(w, inverse) and w.trees.inverse(leaves[0].aval, leaves, sizes) is None:
+        _write_ravel(w, w._target(equation.outputs[0], "flat"), tree, inverse, equation.origin)
+    else:
+        w.module.imports.add(_RAVEL)
+        w._statement(equation, Subscript(Call("ravel_pytree", [tree]), Text("0")))
+
+
+def _is_undone(w: Any, inverse: Inverse) -> bool:
+    """Whether an equation after the current one, or one in a function there, takes a vector apart so."""
+    after = w.remaining()[0]
+    inside = [e for one in after for f in functions_called(one) for g in walk_functions(f) for e in g.equations]
+    return any(
+        type(e.callee) is TreeUnravel and inverse.gives(e.inputs[0].aval, e.outputs, e.callee.sizes)
+        for e in [*after, *inside]
+    )
+
+
+def _write_ravel(w: Any, flat: str, tree: Expr, inverse: Inverse, origin: Any = None) -> Inverse:
+    """`flat, unravel = ravel_pytree(tree)`."""
+    w.module.imports.add(_RAVEL)
+    name = w.scope.fresh(identifier(inverse.name, "unravel"))
+    w.statements.append(Assign([flat, name], Call("ravel_pytree", [tree]), origin))
+    w.trees.inverses.append(dataclasses.replace(inverse, name=name))
+    return w.trees.inverses[-1]
+
+
+def _note_result(
+    w: Any,
+    equation: Equation,
+    result: Name,
+    structure: Structure,
+    leaves: Sequence[Any],
+    inside: Sequence[Equation],
+) -> None:
+    """Says that `result` is the tree with these leaves, which the equation gives; `inside`: the equations that it stands for."""
+    origins = [e.origin for e in inside if e.origin is not None]
+    if equation.origin is not None:
+        w.module.folded[equation.origin] = tuple([o for o in origins if o is not equation.origin])
+    w.trees.add(result, structure.example, leaves)
+    for output, way in zip(equation.outputs, structure.ways, strict=True):
+        if output is not None:
+            w.names[output] = Leaf(result, way)
+
+
+def _write_map(w: Any, equation: Equation) -> None:
     """`result = jax.tree.map(f, tree, ...)`."""
     callee = callee_of(equation, TreeMap)
     structure = w.structures[equation]
-    w.module.modules.add("jax")
     trees = [_tree(w, column, structure) for column in callee.columns(equation.inputs)]
     condition = _condition(equation, callee.selected, structure) if callee.selected is not None else None
     by_place = condition is not None and condition[1] is not None
@@ -320,13 +438,8 @@ def write_map(w: Any, equation: Equation) -> None:
     result = Name(w.scope.fresh(name), Symbol(author=name if callee.own_result and name == callee.result else None))
     mapping = "jax.tree_util.tree_map_with_path" if by_place else "jax.tree.map"
     w.statements.append(Assign([result.id], Call(mapping, [function, *trees]), equation.origin))
-    origins = [e.origin for turn in callee.turns for e in turn.equations if e.origin is not None]
-    if equation.origin is not None:
-        w.module.folded[equation.origin] = tuple([o for o in origins if o is not equation.origin])
-    w.trees.add(result, structure.example, callee.given(equation))
-    for output, way in zip(equation.outputs, structure.ways, strict=True):
-        if output is not None:
-            w.names[output] = Leaf(result, way)
+    inside = [e for turn in callee.turns for e in turn.equations]
+    _note_result(w, equation, result, structure, callee.given(equation), inside)
 
 
 def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str) -> Expr:
@@ -389,9 +502,8 @@ def _outermost(w: Any, trees: list[Expr], structure: Structure) -> tuple[list[Ex
         structure = Structure(examples[0], tuple([(below[0].steps[-1], *way) for way in structure.ways]))
 
 
-def sum_of(w: Any, equation: Equation) -> Expr:
+def _sum(w: Any, equation: Equation) -> Expr:
     """`sum(jax.tree.leaves(tree))`."""
-    w.module.modules.add("jax")
     tree = w.trees.by_leaves[key_of(equation.inputs)][0]
     if callee_of(equation, TreeSum).from_zero:
         return Call("sum", [Call("jax.tree.leaves", [tree])])

@@ -54,11 +54,8 @@ class JaxFunction(FunctionWriter):
     def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
         return tree_maps.settle(self, equations)
 
-    def write_map(self, equation: Equation) -> None:
-        tree_maps.write_map(self, equation)
-
-    def sum_of(self, equation: Equation) -> Expr:
-        return tree_maps.sum_of(self, equation)
+    def write_over_trees(self, equation: Equation) -> None:
+        tree_maps.write_over_trees(self, equation)
 
     def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
         return tree_maps.zeros_like(self, node, parts, way)
