@@ -32,6 +32,7 @@ from untrace.ir.nodes import (
     Value,
     callees,
 )  # fmt: skip
+from untrace.ir.passes import is_strict
 from untrace.jaxprs.equal.closures import permuted_places
 from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
@@ -251,12 +252,14 @@ class Matcher:
     # ------------------------------------------------------------ proof of one guess
 
     def lift(self, equation: Equation, idioms: Sequence[Idiom]) -> bool:
-        """Tries all guesses at what ends in an equation, until one is right."""
-        for guess_from in idioms:
-            for guess in guess_from(self, equation):
-                if self.try_guess(guess, equation):
-                    return True
-        return False
+        """Tries all guesses at what ends in an equation, until one is right. One that fails is none, but for who looks for
+        faults of ours."""
+        try:
+            return any(self.try_guess(guess, equation) for idiom in idioms for guess in idiom(self, equation))
+        except Exception:
+            if is_strict():
+                raise
+            return False
 
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
         """Whether the guess is right; if it is, its equations are replaced."""

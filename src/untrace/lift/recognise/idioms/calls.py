@@ -137,7 +137,8 @@ def _mapped(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
         for path in [p for p in paths if not p.startswith("operator.")]:
             plain = [Guess(path, ones)] if name in _PLAIN else []
             for guess in [*plain, *signatures.guesses(path, ones, facts)]:
-                if not any(v in whole for v in guess.kwargs.values()):
+                listed = any(type(a) is list for a in guess.args)  # of which `jax.vmap` would map every part
+                if not listed and not any(v in whole for v in guess.kwargs.values()):
                     where = tuple([i for i, a in enumerate(guess.args) if a in known])
                     args = [whole.get(a, a) for a in guess.args]
                     yield Guess(f"vmap.{path}", (where, *args), guess.kwargs)
