@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,20 @@ class Trees:
         if nodes:
             self.add_nodes(root, nodes, [leaves.get(way) for way in nodes[0][2]])
             self.arguments.update(leaves.values())
+
+    def close_over(self, pairs: Iterable[tuple[Value, Expr]]) -> None:
+        """Registers the trees of the functions around this one of which these are leaves: (the value here, what it is there)."""
+        roots: dict[str, Name] = {}
+        leaves: dict[str, dict[tuple[Step, ...], Value]] = {}
+        for value, expr in pairs:
+            leaf = leaf_behind(expr)
+            if leaf is not None:
+                roots[leaf.root.id] = leaf.root
+                leaves.setdefault(leaf.root.id, {})[leaf.steps] = value
+        for word, root in roots.items():
+            example = self.outer.node(Leaf(root, ())) if self.outer is not None else None
+            if example is not None and len(leaves[word]) > 1:
+                self.add_parts(root, example, leaves[word])
 
     def name(self, root: Name, example: PyTree) -> None:
         """Registers a variable that holds a tree like `example`, whose parts can be passed on."""

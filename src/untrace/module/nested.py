@@ -61,6 +61,7 @@ class Body:
             scope.claim_closed_over(word)
         self.writer = type(w)(w.module, scope).inside(w)
         self.writer.names.update(pairs)
+        self.writer.trees.close_over(pairs)
         self.params: list[Parameter] = []
         self.heads: list[Statement] = []  # that give leaves names
 

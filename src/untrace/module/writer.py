@@ -356,7 +356,7 @@ class FunctionWriter:
         """What stands for a primitive that has no rule, or whose rule declines. Raises UnsupportedPrimitiveError."""
         raise NotImplementedError
 
-    def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
+    def settled(self, equations: Sequence[Equation], results: Sequence[Atom]) -> Sequence[Equation]:
         """The equations, with those over trees written out that cannot be written as one."""
         raise NotImplementedError
 
@@ -386,7 +386,7 @@ class FunctionWriter:
 
     def _equations(self, equations: Sequence[Equation], results: Sequence[Atom]) -> None:
         if any(isinstance(e.callee, (TreeMap, OverLeaves)) for e in equations):
-            equations = self.settled(equations)
+            equations = self.settled(equations, results)
         if self.result_example is not None:
             note_returned(self, equations, results, self.result_example)
         self._body, self._results, self._read = equations, results, None

@@ -103,7 +103,10 @@ class _Folder:
         if self.known is not None and self.known[name] != 2:
             return False
         found = None if name.startswith("d_") else _place_of(second, name)
-        if found is None or found[0].symbol.author == name:
+        if found is None:
+            return False
+        symbol = found[0].symbol
+        if symbol.author == name or symbol.author and symbol.leaves:  # a tree may get its author's name yet
             return False
         if self.counts[name] != 2 or not self._are_alike(first, second):
             return False

@@ -184,8 +184,8 @@ def _inverse(origin: Origin | None, provenance: Provenance) -> str:
     if origin is None:
         return ""
     site = provenance.site(origin)
-    if not any(code.co_filename == _FILE for code, _ in site.below) or site.frame is None:
+    if not any(code.co_filename == _FILE for code, _ in site.below):
         return ""
-    node = site.frame.node
-    name = syntax.name_called(node) if isinstance(node, ast.Call) else ""
-    return name or "unravel"
+    is_called_here = site.frames and site.below[0][0].co_filename == _FILE
+    node = site.frames[-1].node if is_called_here else None
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else "unravel"

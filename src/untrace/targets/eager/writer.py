@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Constant, Equation, Library, Value
+from untrace.ir.nodes import Atom, Constant, Equation, Library, Value
 from untrace.ir.types import Aval
 from untrace.module.library_calls import arguments
 from untrace.module.rules import Groups
@@ -116,7 +116,7 @@ class EagerFunction(FunctionWriter):
     def array(self, expr: Expr) -> Expr:
         return self.array_call("asarray", expr)
 
-    def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
+    def settled(self, equations: Sequence[Equation], results: Sequence[Atom]) -> Sequence[Equation]:
         return equations  # maps over trees are not looked for
 
     def helper(self, name: str) -> Name:

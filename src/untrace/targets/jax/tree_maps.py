@@ -23,7 +23,17 @@ from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_given
 from untrace.ir.facts import Selected
-from untrace.ir.nodes import Equation, TreeMap, TreeRavel, TreeSum, TreeUnravel, Value, functions_called, walk_functions
+from untrace.ir.nodes import (
+    Atom,
+    Equation,
+    TreeMap,
+    TreeRavel,
+    TreeSum,
+    TreeUnravel,
+    Value,
+    functions_called,
+    walk_functions,
+)
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word
 from untrace.module.grouping.leaf_paths import Selection, selection
@@ -81,7 +91,7 @@ def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step,
 # ---------------------------------------------------------------- which maps there are
 
 
-def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
+def settle(w: Any, equations: Sequence[Equation], results: Sequence[Atom]) -> list[Equation]:
     """`equations`, with those over trees written out that cannot be written as one."""
     maps = [e for e in equations if type(e.callee) is TreeMap]
     flat = any(type(e.callee) is TreeRavel or type(e.callee) is TreeUnravel for e in equations)
@@ -93,6 +103,7 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
         given.update((key_of(callee_of(e, TreeMap).given(e)), structures[e]) for e in maps if e in structures)
     w.structures.update(structures)
     found: list[Equation] = []
+    read: set[Atom] = set()
     for equation in equations:
         if type(equation.callee) is TreeRavel or type(equation.callee) is TreeUnravel:
             found.extend([equation] if equation in structures else equation.callee.equations)
@@ -106,8 +117,9 @@ def settle(w: Any, equations: Sequence[Equation]) -> list[Equation]:
         elif equation in structures and _one_text(w, equation):
             found.append(equation)
         else:
-            for turn in equation.callee.turns:
-                found.extend(turn.equations)
+            read = read or {*results, *[a for e in equations for a in e.inputs]}
+            for turn, output in zip(equation.callee.turns, equation.outputs, strict=True):
+                found.extend(turn.equations if output in read else ())  # a leaf stays for the sake of its tree only
     return found
 
 

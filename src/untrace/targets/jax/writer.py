@@ -11,7 +11,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Primitive
+from untrace.ir.nodes import Atom, Equation, Function, Primitive
 from untrace.module.access_paths import Step
 from untrace.module.rules import Groups
 from untrace.module.writer import FunctionWriter, ModuleWriter
@@ -51,8 +51,8 @@ class JaxFunction(FunctionWriter):
     def library_call(self, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
         return library.library_call(self, equation, operands)
 
-    def settled(self, equations: Sequence[Equation]) -> Sequence[Equation]:
-        return tree_maps.settle(self, equations)
+    def settled(self, equations: Sequence[Equation], results: Sequence[Atom]) -> Sequence[Equation]:
+        return tree_maps.settle(self, equations, results)
 
     def write_over_trees(self, equation: Equation) -> None:
         tree_maps.write_over_trees(self, equation)
