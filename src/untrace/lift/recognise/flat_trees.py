@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from untrace.provenance.sites import Provenance, climbed, targets
 
 _FEWEST = 3  # leaves, where the author does not call `ravel_pytree`: two are as well told by their names
 _FILE = inspect.unwrap(ravel_pytree).__code__.co_filename
+_FOLDER = os.path.dirname(_FILE)
 _SHAPES = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim"})
 
 
@@ -184,8 +186,9 @@ def _inverse(origin: Origin | None, provenance: Provenance) -> str:
     if origin is None:
         return ""
     site = provenance.site(origin)
-    if not any(code.co_filename == _FILE for code, _ in site.below):
+    files = [code.co_filename for code, _ in site.below]
+    if _FILE not in files:
         return ""
-    is_called_here = site.frames and site.below[0][0].co_filename == _FILE
-    node = site.frames[-1].node if is_called_here else None
+    is_called_here = all(file.startswith(_FOLDER) for file in files[: files.index(_FILE)])
+    node = site.frames[-1].node if site.frames and is_called_here else None
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else "unravel"
