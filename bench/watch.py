@@ -157,8 +157,11 @@ def planted(text: Any, watched: Any, watch: Any, args: Any, kwargs: Any) -> str:
         changed = [*lines]
         changed[number] = f"{found[1]}{found[2]} = ({found[3]}) * 1.001"
         edited = dataclasses.replace(text, source="\n".join(changed), _module=None)
-        comparison = watched.compare(watch(edited)(*args, **kwargs))
-        first = comparison.first
+        try:
+            again = watch(edited)(*args, **kwargs)
+        except Exception:  # the program's own check of what it computes
+            continue
+        first = watched.compare(again).first
         if first is None:
             continue  # what rounds the deviation away: bfloat16's eight bits
         return "right" if first.left.line == line else f"{lines[number].strip()}: found {first}"
