@@ -14,6 +14,7 @@ import pytest
 import untrace
 from untrace import cli
 from untrace.tools.doctor import tape
+from untrace.tools.doctor.samples import samples_of
 
 VECTOR = np.array([0.5, 1.25, -0.75, 2.0], np.float32)
 
@@ -105,6 +106,24 @@ def test_a_dead_gradient():
     (finding,) = untrace.doctor(jax.grad(stepped))(1.3).findings
     assert finding.cause == "dead gradient" and line_of(finding) == "return jnp.round(x) * 2"
     assert finding.repaired is None
+
+
+def test_a_dead_gradient_of_an_array():
+    def quantised(weights, inputs):
+        return jnp.sum(inputs * jnp.clip(jnp.round(weights * 32), -128, 127) / 32)
+
+    (finding,) = untrace.doctor(jax.grad(quantised))(jnp.array([0.3, -1.1]), jnp.array([2.0, 0.5])).findings
+    assert finding.cause == "dead gradient" and "jnp.round(weights * 32)" in line_of(finding)
+
+
+def test_masks_and_labels_stay_masks_and_labels():
+    made = samples_of([jnp.array([0.3, -1.2, 2.0, 5.0]), jnp.array([1.0, 0.0, 1.0, 0.0])])
+    scores, mask = (np.asarray(x) for x in made.leaves)
+    assert np.isin(mask[made.near], (0.0, 1.0)).all() and made.near.sum() > 60
+    assert len(np.unique(mask[made.near], axis=0)) > 8 and not np.isin(scores[made.near], (0.0, 1.0)).all()
+    # One 1 may be a direction, or an axis.
+    direction = np.asarray(samples_of([jnp.array([0.0, 0.0, 1.0])]).leaves[0])
+    assert not np.isin(direction, (0.0, 1.0)).all(axis=1)[:50].all()
 
 
 def test_a_repair_in_a_loop():

@@ -204,3 +204,50 @@ def test_only_what_a_program_has_the_operations_of_is_looked_for():
     assert not sought & {"softplus", "sinc", "logsumexp", "tanh"}
     # Of a derivative what is differentiated says more.
     assert [*Names(Terms(traced).operations, frozenset({"log", "exp"}), None).ways(PAIRS[0])]
+
+
+def survival(deaths, at_risk):
+    return jnp.log(jnp.cumprod(1 - deaths / at_risk))
+
+
+def total_return(returns):
+    return jnp.prod(1 + returns) - 1
+
+
+def effective_size(log_weights):
+    return jnp.sum(jnp.exp(log_weights)) ** 2 / jnp.sum(jnp.exp(2 * log_weights))
+
+
+def regressed(query, places, heights):
+    weights = jnp.exp(-0.5 * ((query - places) / 0.5) ** 2)
+    return jnp.sum(weights * heights) / jnp.sum(weights)
+
+
+def pull(place, sun):
+    d = place - sun
+    return -1.327e20 * d / jnp.sum(d * d) ** 1.5
+
+
+SMALL = np.array([1e-3, 2e-4, 5e-4, 3e-3], np.float32)
+FAR = np.array([2e13, 3e13, -1e12], np.float32)
+WEIGHTS = np.array([-100, -101.5, -99, -104], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "name"),
+    [
+        (survival, (np.array([1, 2, 1, 1], np.float32), np.array([4e3, 39e2, 385e1, 37e2], np.float32)),
+         "logarithm of a running product"),
+        (total_return, (SMALL,), "growth of many"),
+        (effective_size, (WEIGHTS,), "effective sample size"),
+        (regressed, (10.0, np.array([0, 0.5, 2], np.float32), np.array([1, 3, 4], np.float32)),
+         "mean weighted by exponentials"),
+        (pull, (FAR, 0 * FAR), "vector by the cube of its length"),
+    ],
+)  # fmt: skip
+def test_sums_and_products_of_many(function, args, name):
+    found = untrace.doctor(function)(*args)
+    assert name in found.repairs, found
+    with jax.enable_x64(True):
+        wanted = function(*[jnp.asarray(np.asarray(a, np.float64)) for a in args])
+    np.testing.assert_allclose(getattr(repaired(found), function.__name__)(*args), wanted, rtol=1e-6)

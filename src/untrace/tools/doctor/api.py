@@ -430,7 +430,7 @@ class _Patient:
         all_zero = [
             q
             for q in found.tape.results
-            if q.is_float and not np.any(np.asarray(q.computed, np.float64)) and q.structural
+            if q.is_float and not np.any(np.asarray(q.computed, np.float64)) and (q.structural or _is_zero(q.exact))
         ]
         if not flat or not all_zero:
             return []
@@ -543,6 +543,12 @@ class _Group:
     blamed: list[Blamed] = dataclasses.field(default_factory=list)
     repairs: list[Repair] = dataclasses.field(default_factory=list)
     severity: str | None = None
+
+
+def _is_zero(exact: Data) -> bool:
+    """Whether exact numbers are zeros by construction, on all samples; see `exact.exact_of`."""
+    numbers = np.asarray(exact)
+    return numbers.dtype == object and all([type(x) is int and x == 0 for x in numbers.flat])
 
 
 def _is_library(step: Step) -> bool:

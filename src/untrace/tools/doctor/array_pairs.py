@@ -126,7 +126,71 @@ def _third_moment(x: Data, axis: Data, keepdims: bool) -> Data:
     return jnp.mean((x - jnp.mean(x, axis=axis, keepdims=True)) ** 3, axis=axis, keepdims=keepdims)
 
 
+def _only(axis: Data) -> int:
+    return axis[-1] if isinstance(axis, tuple) else axis
+
+
+def _log_survival(x: Data, axis: Data, keepdims: bool) -> Data:
+    """The logarithms of the running products of 1 - x, of numbers below 1."""
+    is_below = jnp.all(x < 1, axis=axis, keepdims=True)
+    logs = jnp.cumsum(jnp.log1p(-jnp.where(is_below, x, 0.0)), axis=_only(axis))
+    return jnp.where(is_below, logs, jnp.log(jnp.cumprod(1 - x, axis=_only(axis))))
+
+
+def _log_running_product(x: Data, axis: Data, keepdims: bool) -> Data:
+    is_positive = jnp.all(x > 0, axis=axis, keepdims=True)
+    logs = jnp.cumsum(jnp.log(jnp.where(is_positive, x, 1.0)), axis=_only(axis))
+    return jnp.where(is_positive, logs, jnp.log(jnp.cumprod(x, axis=_only(axis))))
+
+
+def _growth_of_many(x: Data, axis: Data, keepdims: bool) -> Data:
+    is_near = jnp.max(jnp.abs(x), axis=axis, keepdims=True) < 0.5
+    logs = jnp.sum(jnp.log1p(jnp.where(is_near, x, 0.0)), axis=axis, keepdims=keepdims)
+    return jnp.where(
+        jnp.reshape(is_near, logs.shape), jnp.expm1(logs), jnp.prod(1 + x, axis=axis, keepdims=keepdims) - 1
+    )
+
+
+def _effective_size(x: Data, axis: Data, keepdims: bool) -> Data:
+    weights = jnp.exp(x - jax.lax.stop_gradient(jnp.max(x, axis=axis, keepdims=True)))
+    return jnp.sum(weights, axis=axis, keepdims=keepdims) ** 2 / jnp.sum(
+        weights * weights, axis=axis, keepdims=keepdims
+    )
+
+
+def _over_cube(x: Data, axis: Data, keepdims: bool) -> Data:
+    """x by the cube of its length; the largest of the numbers that are squared is 1."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=axis, keepdims=True))
+    x = x / largest
+    size = _norm(x, axis, True)
+    return x / (size * size * size) / largest / largest
+
+
 ARRAYS = [
+    Pair("growth of many", "the product is nearly 1 for small x",
+         [lambda x, axis, keepdims: jnp.prod(1 + x, axis=axis, keepdims=keepdims) - 1],
+         _growth_of_many, arrays=True),
+    Pair("logarithm of a running product", "1 - x keeps nothing of a small x, and the product underflows",
+         [lambda x, axis, keepdims: jnp.log(jnp.cumprod(1 - x, axis=_only(axis)))],
+         _log_survival, arrays=True),
+    Pair("logarithm of any running product", "the product overflows or underflows",
+         [lambda x, axis, keepdims: jnp.log(jnp.cumprod(x, axis=_only(axis)))],
+         _log_running_product, arrays=True),
+    Pair("effective sample size", "exp overflows or underflows, and inf / inf and 0 / 0 are NaN",
+         [lambda x, axis, keepdims: jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims) ** 2
+          / jnp.sum(jnp.exp(2 * x), axis=axis, keepdims=keepdims),
+          lambda x, axis, keepdims: jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims) ** 2
+          / jnp.sum(jnp.exp(x) ** 2, axis=axis, keepdims=keepdims)], _effective_size, arrays=True),
+    Pair("mean weighted by exponentials", "all exp may underflow, and 0 / 0 is NaN; one that overflows makes inf / inf",
+         [lambda x, y, axis, keepdims: jnp.sum(jnp.exp(x) * y, axis=axis, keepdims=keepdims)
+          / jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims)],
+         lambda x, y, axis, keepdims: jnp.sum(jax.nn.softmax(x, axis=axis) * y, axis=axis, keepdims=keepdims),
+         TWO, arrays=True),
+    Pair("vector by the cube of its length", "the cube overflows or underflows where the quotient does not",
+         [lambda x, axis, keepdims: x / jnp.sum(x * x, axis=axis, keepdims=True) ** 1.5,
+          lambda x, axis, keepdims: x / jnp.sum(x * x, axis=axis) ** 1.5,
+          lambda x, axis, keepdims: x / _norm(x, axis, True) ** 3, lambda x, axis, keepdims: x / _norm(x, axis, False) ** 3],
+         _over_cube, arrays=True),
     Pair("logsumexp", "exp overflows or underflows before the logarithm undoes it",
          [lambda x, axis, keepdims: jnp.log(jnp.sum(jnp.exp(x), axis=axis, keepdims=keepdims))],
          lambda x, axis, keepdims: jax.scipy.special.logsumexp(x, axis=axis, keepdims=keepdims), arrays=True,

@@ -122,7 +122,7 @@ def _is_plainly(match: Match) -> bool:
 
 
 def _array_patterns(function: Function, names: Names) -> Mapping[object, Sequence[Pattern]]:
-    """Patterns of the reductions in a program: by the terms that they end in, and their types."""
+    """Patterns of the reductions in a program, and of running ones: by the terms that they end in, and their types."""
     reduced = {
         (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, tuple(e.params["axes"])): None
         for e in function.equations
@@ -132,6 +132,11 @@ def _array_patterns(function: Function, names: Names) -> Mapping[object, Sequenc
         (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, (0,)): None
         for e in function.equations
         if is_product_of_vectors(e)
+    }
+    reduced |= {
+        (e.inputs[0].aval.shape, e.inputs[0].aval.dtype, (int(e.params["axis"]),)): None
+        for e in function.equations
+        if e.callee.name in ("cumsum", "cumprod") and is_float(e.inputs[0].aval.dtype)
     }
     # Sums of short numbers are computed in longer ones.
     short = {e.inputs[0].aval.dtype for e in function.equations if is_widening(e)}

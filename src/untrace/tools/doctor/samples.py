@@ -17,6 +17,7 @@ MOST_NUMBERS = 60_000  # of all samples together
 MOST_SAMPLES = 208
 _NEAR = 300.0  # times the largest given number, or 1
 _TINY = 1e-9
+_SEVERAL = 4  # numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,24 @@ def _count(numbers: int) -> int:
 Row = list[np.ndarray]
 
 
+def _is_mask(values: np.ndarray) -> bool:
+    """Whether these are the numbers of a mask, or of labels: of 0 and 1, and no unit vector."""
+    return (
+        values.size > 2
+        and bool(np.isin(values, (0.0, 1.0)).all())
+        and 0 < values.sum() < values.size
+        and values.sum() != 1
+    )
+
+
 class _Maker:
     def __init__(self, bases: Row, random: np.random.Generator, dtypes: Sequence[np.dtype]) -> None:
         self._bases, self._random = bases, random
         self._positive = [bool(b.size and (b > 0).all()) for b in bases]
         # One positive number says little of where others may be; several do.
-        self._surely = [p and b.size > 2 for p, b in zip(self._positive, bases, strict=True)]
+        several = sum(b.size for b in bases) > _SEVERAL and all(self._positive)
+        self._surely = [p and (b.size > 2 or several) for p, b in zip(self._positive, bases, strict=True)]
+        self._masks = [_is_mask(b) for b in bases]
         scales = [float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for b in bases]
         self._scale = max(1.0, *scales) if scales else 1.0
         infos = [jnp.finfo(d) for d in dtypes]
@@ -100,12 +113,23 @@ class _Maker:
         rows = [self._bases, *self._special()[: count // 3]]
         while len(rows) < count:
             rows.append(kinds[len(rows) % len(kinds)]())
-        return rows[:count]
+        return [rows[0], *map(self._masked, rows[1:count])]
+
+    def _masked(self, row: Row) -> Row:
+        """The numbers of masks and labels made others of 0 and 1, but for one row of four."""
+        if not any(self._masks) or self._random.integers(4) == 0:
+            return row
+        return [
+            self._random.integers(2, size=b.shape).astype(float) if m else b
+            for b, m in zip(row, self._masks, strict=True)
+        ]
 
     def is_near(self, row: Row) -> bool:
         sizes = np.concatenate([np.abs(values[values != 0]).reshape(-1) for values in row]) if row else np.zeros(0)
         below = any(p and (values < 0).any() for values, p in zip(row, self._surely, strict=True))
         large = sizes > max(_NEAR, 3 * self._end) * self._scale
+        if any(m and not np.isin(values, (0.0, 1.0)).all() for values, m in zip(row, self._masks, strict=True)):
+            return False
         return not below and not large.any() and not (sizes < _TINY).any()
 
     def is_positive(self, row: Row) -> bool:

@@ -27,7 +27,8 @@ from untrace.tools.doctor.better import Better
 # Of values with more numbers than that, all samples together, the exact ones are float64's.
 MOST_NUMBERS = 12_000
 # What is followed of loops, in operations.
-MOST_STEPS = 2_000
+MOST_STEPS = 6_000
+_MOST_OF_WHILE = 1_000  # where some samples may never end
 
 # What only moves numbers, or leaves them as they are: done to their places.
 _MOVES = frozenset(
@@ -265,7 +266,7 @@ class _Evaluation:
             active &= going.reshape(self._samples, -1).any(axis=1)
             if not active.any():
                 return carry
-            if self._count > MOST_STEPS // 2:
+            if self._count > _MOST_OF_WHILE:
                 self.tape.unfinished = active.copy()
                 return carry
             new = self._inside(equation, loop.body, [*consts, *carry])
