@@ -43,6 +43,7 @@ from untrace.tools.doctor.terms import (
 )
 
 _FEW = 4  # operations
+_LARGEST = 400  # terms of a pattern: nobody writes more of them in one expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,9 +301,11 @@ def _pattern(
     if type(root) is not Term:
         return None
     size = _size(terms, root) - (terms.factor(root)[0] != 1.0)
+    if not 1 < size < _LARGEST:
+        return None
     used = _leaves(terms, root)
     # A hole that the derivative does not need is bound to nothing: then the pattern does not say what to write.
-    if size <= 1 or not all(hole in used for hole in function.params):
+    if not all(hole in used for hole in function.params):
         return None
     heads, gap = _heads(terms, root), pair.gap and not part
     return Pattern(pair, part, terms, root, function.params, better, ruled, size, not pair.arrays, heads, gap)
@@ -323,9 +326,15 @@ def _heads(terms: Terms, root: Term) -> frozenset[str]:
     return terms.heads(root, root.name in SUMS) if root.name in SUMS + PRODUCTS else frozenset()
 
 
-def _size(terms: Terms, x: Operand) -> int:
-    term = terms.term(x)
-    return 1 + sum(_size(terms, a) for a in term.args) if type(term) is Term else 0
+def _size(terms: Terms, root: Operand) -> int:
+    """How many terms there are in one, each as often as it stands there; no more than one too many are counted."""
+    size, stack = 0, [root]
+    while stack and size <= _LARGEST:
+        term = terms.term(stack.pop())
+        if type(term) is Term:
+            size += 1
+            stack.extend(term.args)
+    return size
 
 
 def _leaves(terms: Terms, x: Operand) -> set[Operand]:
