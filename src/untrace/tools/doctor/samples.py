@@ -78,14 +78,12 @@ def _count(numbers: int) -> int:
 Row = list[np.ndarray]
 
 
-def _is_mask(values: np.ndarray) -> bool:
-    """Whether these are the numbers of a mask, or of labels: of 0 and 1, and no unit vector."""
-    return (
-        values.size > 2
-        and bool(np.isin(values, (0.0, 1.0)).all())
-        and 0 < values.sum() < values.size
-        and values.sum() != 1
-    )
+def _is_mask(values: np.ndarray, bases: Row) -> bool:
+    """Whether these are the numbers of a mask, or of labels: of 0 and 1, one for each element or row of another input, and no
+    unit vector."""
+    if values.size < 3 or not np.isin(values, (0.0, 1.0)).all() or not 1 < values.sum() < values.size:
+        return False
+    return any(b is not values and b.shape[: values.ndim] == values.shape for b in bases)
 
 
 class _Maker:
@@ -95,7 +93,7 @@ class _Maker:
         # One positive number says little of where others may be; several do.
         several = sum(b.size for b in bases) > _SEVERAL and all(self._positive)
         self._surely = [p and (b.size > 2 or several) for p, b in zip(self._positive, bases, strict=True)]
-        self._masks = [_is_mask(b) for b in bases]
+        self._masks = [_is_mask(b, bases) for b in bases]
         scales = [float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for b in bases]
         self._scale = max(1.0, *scales) if scales else 1.0
         infos = [jnp.finfo(d) for d in dtypes]
