@@ -370,3 +370,18 @@ def test_what_a_leaf_gives_on_the_way_is_a_tree_of_its_own():
     assert d.source.count("jax.tree.map(") == 2 and d.source.count("jnp.sin") == 1, d.source
     for got, want in zip(jax.tree.leaves(d(PARAMS, X)), jax.tree.leaves(both(PARAMS, X)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_leaves_that_share_zeros_are_mapped():
+    """Zeros of one shape are one array in the program, and in the function of a leaf each time its own."""
+    optax = pytest.importorskip("optax")
+
+    def without_nan(params, state, grads):
+        updates, state = optax.zero_nans().update(grads, state, params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, updates), state
+
+    params = {name: jnp.ones(shape) for name, shape in {"a": (3,), "b": (2, 3), "c": (3,), "d": (3,)}.items()}
+    found = untrace.decompile(without_nan)(params, optax.zero_nans().init(params), params)
+    assert "jnp.where(x, jnp.zeros(x.shape), x_2)" in found.source and "jnp.where(is_nan" not in found.source, (
+        found.source
+    )

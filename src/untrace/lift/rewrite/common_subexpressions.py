@@ -133,7 +133,8 @@ def _once(
         if names and any(type(v) is not Literal and v in names for v in eqn.invars):
             eqn = eqn.replace(invars=jax_compat.substituted(eqn.invars, names))
         key = _key(eqn, alike) if apart.isdisjoint(eqn.outvars) else None
-        if key is not None and _is_short(eqn):
+        of_leaf = key in constants and any(f.maps_leaves for f in provenance.site(eqn).frames)  # each has its own
+        if key is not None and (of_leaf or _is_short(eqn)):
             alike[eqn.outvars[0]] = transposed.setdefault(key, eqn.outvars[0])
         elif (
             key is not None
