@@ -526,3 +526,46 @@ def test_what_an_author_passes_to_a_branch_twice_stays():
 
     text = untrace.decompile(program, guard=False)(jnp.arange(3.0)).source
     assert "lambda a, b: a * b, lambda a, b: a - b, x, x)" in text, text
+
+
+class Arm(NamedTuple):
+    axis: jax.Array
+    offset: jax.Array
+    mass: jax.Array
+    inertia: jax.Array
+
+
+def moved(link, angle):
+    return jnp.outer(link.axis, jnp.cos(angle) * link.offset) + jnp.sin(angle) * jnp.eye(3)
+
+
+def torques(arm, angles, accelerations):
+    frames = jax.vmap(moved)(arm, angles)
+
+    def outward(carry, each):
+        frame, acceleration = each
+        carry = frame @ carry + acceleration
+        return carry, jnp.sum(carry**2)
+
+    return jax.lax.scan(outward, jnp.zeros(3), (frames, accelerations))[1]
+
+
+def mass_matrix(arm, angles):
+    return jax.vmap(lambda a: torques(arm, angles, a), out_axes=1)(jnp.eye(angles.shape[0]))
+
+
+def swung(arm, angles):
+    def step(angles, _):
+        held = torques(arm, angles, 2.0 * angles) @ jnp.sum(arm.inertia, axis=0) * jnp.max(arm.mass)
+        return angles + 0.1 * jnp.linalg.norm(mass_matrix(arm, angles)) + held, held
+
+    return jax.lax.scan(step, angles, None, length=3)
+
+
+@pytest.mark.parametrize("function", [mass_matrix, swung])
+def test_a_tree_that_is_handed_on_to_a_mapped_call_inside_of_one(function):
+    """What the inner function does not read is nothing to the outer one, and still a part of what it passes on."""
+    arm = Arm(jnp.ones((4, 3)), jnp.full((4, 3), 0.5), jnp.ones(4), jnp.ones((4, 4)))
+    found = untrace.decompile(function, guard=False)(arm, jnp.linspace(0.1, 0.4, 4))
+    assert found.source.count("jax.vmap(moved)(arm, angles)") == (1 if function is mass_matrix else 2), found.source
+    assert found.source.count("def moved") == 1

@@ -17,7 +17,7 @@ import inspect
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ class VmapCall:
     """One call, flat. `body`: the jaxpr for one element; its first parameters are what the function closes over.
 
     inputs: variables or literals of the jaxpr around it, or arrays. in_axes, out_axes: one for each input and output, None where
-    the input is for all elements.
+    the input is for all elements. beyond: of inputs that are variables of a function around the call, what they are there.
     """
 
     body: Any
@@ -57,6 +57,7 @@ class VmapCall:
     source_info: Any
     signature: MapSignature
     is_entry: bool = False  # the whole of what was given to decompile
+    beyond: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 def _mapped(
@@ -140,7 +141,12 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
     out_axes = tuple(itertools.compress(call.out_axes, made))
     axes = (*(None for _ in traced), *in_axes)
     signature = MapSignature((args, kwargs), out, len(traced), name_of_called(function))
-    return VmapCall(body, inputs, axes, out_axes, outputs, call.source_info, signature, is_entry)
+    beyond = {
+        var: jax_compat.variable_of(x)
+        for x, var in zip((*traced, *call.args), inputs, strict=True)
+        if jax_compat.is_tracer(x) and jax_compat.variable_of(x) is not var
+    }
+    return VmapCall(body, inputs, axes, out_axes, outputs, call.source_info, signature, is_entry, beyond)
 
 
 def _static_places(call: jax_compat.MappedCall, numbers: bool = False) -> tuple[int, ...]:
@@ -277,6 +283,7 @@ class _Folder(jax_compat.JaxprRewriter):
         super().__init__()
         self.calls = list(calls)
         self._constant = _constant_inputs([closed, *(c.body for c in calls)])
+        self._operand = _operands(closed)
 
     def rewritten(self, closed: Any) -> Any:
         jaxpr, consts = jax_compat.open_jaxpr(closed)
@@ -287,12 +294,15 @@ class _Folder(jax_compat.JaxprRewriter):
         dead = _dead(eqns, jaxpr.outvars)
         gone: set[int] = set()
         closed_over = [(self._constant[v], v) for v in jaxpr.invars if v in self._constant]
+        here = {**{v: v for v in made_by}, **{self._origin(v): v for v in jaxpr.invars}}
         for call in self.calls:
             if closed_over:
                 call = _closing_over(call, closed_over)
+            call = self._from_here(call, here)
             places = _places(call, jaxpr, eqns, made_by, dead)
             if not places or gone.intersection(places):
                 continue
+            call = self._handing_on(call, here)
             equation = self._equation(call, eqns[max(places)], known)
             if equation is None:
                 continue
@@ -305,6 +315,41 @@ class _Folder(jax_compat.JaxprRewriter):
         if gone:
             gone |= _dead([e if i not in gone else None for i, e in enumerate(eqns)], jaxpr.outvars)
         return jax_compat.rebuilt_jaxpr(closed, [e for i, e in enumerate(eqns) if i not in gone], jaxpr.outvars)
+
+    def _origin(self, var: Any) -> Any:
+        """What an input of a loop or a branch is in the program around all of them."""
+        while var in self._operand:
+            var = self._operand[var]
+        return var
+
+    def _from_here(self, call: VmapCall, here: Mapping[Any, Any]) -> VmapCall:
+        """The call with inputs that are variables of what is around it: to what nothing reads there JAX gives another one each
+        time. `here`: those variables, by their origins."""
+        known = set(here.values())
+        new = {x: here.get(self._origin(outer), x) for x, outer in call.beyond.items() if x not in known}
+        if not new:
+            return call
+        inputs = [new.get(x, x) if jax_compat.is_variable(x) else x for x in call.inputs]
+        return dataclasses.replace(call, inputs=inputs)
+
+    def _handing_on(self, call: VmapCall, here: Mapping[Any, Any]) -> VmapCall:
+        """The call whose function also closes over what it only hands on to others of the calls, which do not read it: leaves
+        of a tree. `here`: the variables around the call, by their origins."""
+        jaxpr, _ = jax_compat.open_jaxpr(call.body)
+        made = {v for e in jaxpr.eqns for v in e.outvars}
+        inside = made.union(jaxpr.invars, jaxpr.constvars)
+        within = [other for other in self.calls if other is not call and made.issuperset(other.outputs)]
+        beyond = {x: self._origin(outer) for other in within for x, outer in other.beyond.items() if x not in inside}
+        more = {x: here[outer] for x, outer in beyond.items() if outer in here}
+        if not more:
+            return call
+        return dataclasses.replace(
+            call,
+            body=jax_compat.rebuilt_jaxpr(call.body, jaxpr.eqns, jaxpr.outvars, invars=[*more, *jaxpr.invars]),
+            inputs=[*more.values(), *call.inputs],
+            in_axes=(*(None for _ in more), *call.in_axes),
+            signature=dataclasses.replace(call.signature, closed=call.signature.closed + len(more)),
+        )
 
     def _equation(self, call: VmapCall, like: Any, known: IdentityMap[Any, Any]) -> Any:
         """The equation for a call; `known`: the variables of arrays, by id. None where an input is none of the jaxpr's."""
@@ -349,6 +394,18 @@ def _constant_inputs(programs: Sequence[Any]) -> dict[Any, Any]:
     for program in programs:
         visit(program)
     return {var: value for var, value in values.items() if value is not None and var not in several}
+
+
+def _operands(closed: Any) -> dict[Any, Any]:
+    """{input of a loop, of a branch, of what is differentiated: the one variable that it is all along}."""
+    found: dict[Any, Any] = {}
+    several: set[Any] = set()
+    for eqn in jax_compat.equations_in(closed):
+        for inner, operands in _closed_over(eqn):
+            for var, operand in zip(jax_compat.open_jaxpr(inner)[0].invars, operands, strict=False):
+                if found.setdefault(var, operand) is not operand or not jax_compat.is_variable(operand):
+                    several.add(var)
+    return {var: operand for var, operand in found.items() if var not in several}
 
 
 def _closed_over(eqn: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
