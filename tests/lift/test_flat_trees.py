@@ -75,6 +75,18 @@ def step_in_loop(fit, key):
     return unravel(flat), sums
 
 
+def again_inside(fit, x):
+    """A function inside makes a vector itself, and has a variable of the name that is taken around it."""
+    flat, unravel = ravel_pytree(fit)
+
+    def objective(v):
+        inner, back = ravel_pytree(unravel(v * x))
+        unravel_2 = jnp.sin(inner) * 2.0 + jnp.cos(inner)
+        return jnp.sum(back(unravel_2 * inner).table) + jnp.sum(unravel_2 * x)
+
+    return jax.grad(objective)(flat), unravel(flat + 1.0)
+
+
 KEY = jax.random.key(0)
 SAID = {
     newton: ("flat, unravel = ravel_pytree(params)", "return loss(unravel(v), x)", "candidate = unravel(flat - "),
@@ -82,8 +94,10 @@ SAID = {
     norm_of: ("ravel_pytree(fit)[0]",),
     by_hand: ("vector, unravel = ravel_pytree(params)", "unravel(vector - rate * jnp.tanh(vector))"),
     step_in_loop: ("flat, unravel = ravel_pytree(fit)", "moved = unravel(carry + "),
+    again_inside: ("flat, unravel = ravel_pytree(fit)", "= unravel(flat + 1.0)"),
 }
 ARGS = {newton: (PARAMS, X), perturbed: (FIT, KEY), norm_of: (FIT,), by_hand: (PARAMS, 0.5), step_in_loop: (FIT, KEY)}
+ARGS[again_inside] = (FIT, jnp.linspace(0.5, 1.0, 8))
 
 
 @pytest.mark.parametrize("function", SAID, ids=lambda f: f.__name__)

@@ -98,7 +98,7 @@ def _unravel(
                 reshapes.append(reader)
                 leaves.append(reader.outputs[0])
             else:
-                leaves.append(piece)
+                leaves.append(piece if piece is not None and uses[piece] else None)
         gone.update(reshapes)
         names = [t for t in targets(provenance.site(equation.origin)) if not t.path and not t.library]
         callee = TreeUnravel([equation, *reshapes], sizes, inverse)

@@ -138,10 +138,11 @@ def _raveled(w: Any, equations: Sequence[Equation], given: dict[Key, Structure])
                 inverses.append(Inverse("", structure, key))
         elif type(callee) is TreeUnravel:
             like = equation.inputs[0].aval, equation.outputs, callee.sizes
-            inverse = next((i for i in inverses if i.gives(*like)), None)
-            if inverse is None and (outer := w.trees.inverse(*like)) is not None:
-                w.scope.claim_closed_over(outer.name)
-                inverse = outer
+            inverse = w.trees.inverse(*like)  # of the function around this one
+            if inverse is not None:
+                w.scope.claim_closed_over(inverse.name)
+            else:
+                inverse = next((i for i in inverses if i.gives(*like)), None)
             if inverse is None and (tree := _tree_like(w, equation, callee)) is not None:
                 inverse = tree[1]
                 inverses.append(inverse)
@@ -150,12 +151,19 @@ def _raveled(w: Any, equations: Sequence[Equation], given: dict[Key, Structure])
     return found
 
 
-def _tree_like(w: Any, equation: Equation, callee: TreeUnravel) -> tuple[Expr, Inverse] | None:
-    """A tree like the one that the author's `unravel` gives, where the tree that it is of was made no vector."""
+def _tree_like(
+    w: Any, equation: Equation, callee: TreeUnravel, structure: Structure | None = None
+) -> tuple[Expr, Inverse] | None:
+    """A tree (of this structure) like the one that the author's `unravel` gives, where the tree that it is of was made no
+    vector."""
     like = equation.inputs[0].aval, equation.outputs, callee.sizes
     trees = w.trees.by_leaves.items() if callee.inverse else ()
-    known = [(leaf, Inverse(callee.inverse, structure, key)) for key, (leaf, structure) in trees]
-    found = [(leaf, inverse) for leaf, inverse in known if inverse.gives(*like)]
+    known = [(leaf, Inverse(callee.inverse, of, key)) for key, (leaf, of) in trees]
+    found = [
+        (leaf, inverse)
+        for leaf, inverse in known
+        if inverse.gives(*like) and (structure is None or same_structure(inverse.structure.example, structure.example))
+    ]
     return min(found, key=lambda tree: len(tree[0].flat()), default=None)
 
 
@@ -372,7 +380,7 @@ def write_over_trees(w: Any, equation: Equation) -> None:
     elif type(callee) is TreeUnravel:
         inverse = w.trees.inverse(equation.inputs[0].aval, equation.outputs, callee.sizes)
         if inverse is None:
-            like = _tree_like(w, equation, callee)
+            like = _tree_like(w, equation, callee, w.structures[equation])
             assert like is not None  # else it was not settled so
             inverse = _write_ravel(w, "_", *like)
         name = identifier(callee.result, "unraveled")
