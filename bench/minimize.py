@@ -117,7 +117,7 @@ def called(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def slow_to_compile(x: Any) -> Any:
     """LLVM takes long for a comparison of so many keys."""
-    return lax.sort([x] * 400, num_keys=400)[0]
+    return lax.sort([x] * 800, num_keys=800)[0]
 
 
 def ill_conditioned(x: Any) -> Any:
