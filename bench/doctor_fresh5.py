@@ -255,9 +255,6 @@ def m_circular_deviation(angles):  # M 2.3
     return jnp.sqrt(-2 * jnp.log(length))  # <-
 
 
-# ---------------------------------------------------------------- faulty: geometry and norms
-
-
 _EAST, _NORTH = _array(43102, 43108.5, 43107.5, 43101), _array(54120, 54121, 54125.5, 54126)
 
 
@@ -319,9 +316,6 @@ def m_thin_plate(place, knots, loads):  # W 2.4
         return 0.5 * square * jnp.log(square)  # <-
 
     return jnp.dot(loads, jax.vmap(radial)(knots))
-
-
-# ---------------------------------------------------------------- faulty: gradients
 
 
 def _sharpe_slope(x):

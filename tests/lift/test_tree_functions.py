@@ -564,3 +564,22 @@ def test_what_no_leaf_needs_is_left_out():
 
     source = untrace.decompile(step)(PARAMS).source
     assert "jnp.exp" not in source and "jnp.sqrt" not in source, source
+
+
+class Link(NamedTuple):
+    axis: jax.Array
+    mass: jax.Array
+    offset: jax.Array
+
+
+def test_a_function_inside_maps_over_a_tree_that_it_closes_over():
+    def tip(links, angles):
+        def body(i, p):
+            link = jax.tree.map(lambda leaf: leaf[i], links)
+            return link.offset + jnp.cos(angles[i]) * p + jnp.cross(link.axis, p)
+
+        return jax.lax.fori_loop(0, 4, body, jnp.ones(3))
+
+    links = Link(jnp.ones((4, 3)), jnp.ones(4), jnp.ones((4, 3)))
+    source = untrace.decompile(tip)(links, jnp.arange(4.0)).source
+    assert "link = jax.tree.map(lambda leaf: leaf[i], links)" in source and "links.mass" not in source, source

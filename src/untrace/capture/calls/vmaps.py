@@ -325,6 +325,8 @@ class _Folder(jax_compat.JaxprRewriter):
     def _from_here(self, call: VmapCall, here: Mapping[Any, Any]) -> VmapCall:
         """The call with inputs that are variables of what is around it: to what nothing reads there JAX gives another one each
         time. `here`: those variables, by their origins."""
+        if not call.beyond:
+            return call
         known = set(here.values())
         new = {x: here.get(self._origin(outer), x) for x, outer in call.beyond.items() if x not in known}
         if not new:
