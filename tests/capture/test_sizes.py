@@ -344,3 +344,17 @@ def test_a_variable_that_a_size_is_read_off_is_not_hidden_in_a_loop():
 
     d = written(run, State(jnp.float32(1.0), f32(4), jnp.float32(2.0)), f32(3))
     assert "primitives" not in d.source and "lax.scan(body" in d.source, d.source
+
+
+def with_blanks(labels):
+    return jnp.full(2 * labels.shape[0] + 1, 7).at[1::2].set(labels)
+
+
+def test_twice_a_size_and_one():
+    """Labels with a blank around each; inside of a function, of a mapped one too."""
+    found = untrace.decompile(lambda rows: jax.vmap(with_blanks)(rows).sum(axis=0) + with_blanks(rows[0]))(
+        jnp.arange(12).reshape(3, 4)
+    )
+    assert "labels.shape[0] * 2 + 1" in found.source and "rows: i32[n,m]" in found.source, found.source
+    rows = jnp.arange(30).reshape(3, 10)
+    np.testing.assert_array_equal(found(rows), jax.vmap(with_blanks)(rows).sum(axis=0) + with_blanks(rows[0]))

@@ -89,3 +89,15 @@ def test_a_number_is_a_size_only_where_it_is_at_every_call():
     found = untrace.decompile(net, sizes="fixed")(params, x)
     assert found.source.count("def conv") == 1 and "// 8" not in found.source, found.source
     jax.tree.map(np.testing.assert_array_equal, jax.jit(found)(params, x), jax.jit(net)(params, x))
+
+
+def convolved(x, kernel, stride=1):
+    y = lax.conv_general_dilated(x, kernel, (stride,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    return jnp.tanh(y - jnp.mean(y, axis=-1, keepdims=True))
+
+
+def test_a_stride_is_no_part_of_a_size():
+    """24 // 12 and 12 // 12 say nothing of 2 and 1."""
+    x, kernel = jnp.ones((3, 24, 8)) * jnp.arange(8), jnp.ones((3, 8, 8)) / 9
+    found = untrace.decompile(lambda x, k: convolved(convolved(x, k, 2), k, 1), sizes="fixed", guard=False)(x, kernel)
+    assert "def convolved(x, kernel, stride):" in found.source and "//" not in found.source, found.source

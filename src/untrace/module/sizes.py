@@ -343,8 +343,8 @@ def _computed_word(size: int, sizes: Mapping[int, Sequence[int]], words: Mapping
 
 
 def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr] | None:
-    """How to make each size of `wanted` from that of `base`: `k * n`, `n + c`, `(n + c) // k`, `j * ((n + c) // k)`. None
-    too where several divisions would do."""
+    """How to make each size of `wanted` from that of `base`: `k * n`, `n + c`, `k * n + c`, `(n + c) // k`, `j * ((n + c) // k)`.
+    None too where several divisions would do."""
     found = list(ways(wanted, base))
     if not found or found[0].divisor > 1 and not is_one(found, base[-1]):
         return None
@@ -353,7 +353,7 @@ def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr
 
 def _computed(way: Way, size: Expr) -> Expr:
     size = _plus(size, way.summand)
-    return _times(size if way.divisor == 1 else Binary(size, "//", Text(str(way.divisor))), way.factor)
+    return _plus(_times(size if way.divisor == 1 else Binary(size, "//", Text(str(way.divisor))), way.factor), way.plus)
 
 
 Written = Callable[[Expr], Expr]

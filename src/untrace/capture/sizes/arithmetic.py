@@ -9,20 +9,22 @@ from dataclasses import dataclass
 # Divisors and summands of sizes: strides, the width of a kernel, a place for a class token.
 _DIVISORS = (2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
 _SUMMANDS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
+_LARGEST_FACTOR = 4  # of a size that something is added to as well
 _FURTHER = range(1, 13)  # how much larger than the example's a size is that is tried
 _AHEAD = range(1, 65)  # beyond the example's: where two ways that agree are one
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`factor * ((n + summand) // divisor)` of a size `n`."""
+    """`factor * ((n + summand) // divisor) + plus` of a size `n`."""
 
     factor: int = 1
     summand: int = 0
     divisor: int = 1
+    plus: int = 0
 
     def at(self, size: int) -> int:
-        return self.factor * ((size + self.summand) // self.divisor)
+        return self.factor * ((size + self.summand) // self.divisor) + self.plus
 
 
 def ways(wanted: Sequence[int], sizes: Sequence[int]) -> Iterator[Way]:
@@ -37,12 +39,25 @@ def ways(wanted: Sequence[int], sizes: Sequence[int]) -> Iterator[Way]:
     is_known = len(set(sizes)) > 1 or abs(summand) <= max(_SUMMANDS)
     if summand and is_known and all(w == n + summand for w, n in pairs):
         yield Way(1, summand)
+    yield from _linear(pairs)
     for divisor, summand in itertools.product(_DIVISORS, _SUMMANDS):
         part = (size + summand) // divisor
         factor = number // part if part > 0 else 0
         way = Way(factor, summand, divisor)
         if factor and all(way.at(n) == w for w, n in pairs):
             yield way
+
+
+def _linear(pairs: Sequence[tuple[int, int]]) -> Iterator[Way]:
+    """`2 * n + 1`: labels with a blank around each. Two sizes lie on some line; only few have small whole numbers."""
+    (number, size), *rest = pairs
+    other = next(((w, n) for w, n in rest if n != size), None)
+    factor, remainder = divmod(number - other[0], size - other[1]) if other else (0, 0)
+    plus = number - factor * size
+    if remainder or not 1 < factor <= _LARGEST_FACTOR or not 0 < abs(plus) <= max(_SUMMANDS):
+        return
+    if all(w == factor * n + plus for w, n in pairs):
+        yield Way(factor, plus=plus)
 
 
 def is_one(found: Sequence[Way], size: int) -> bool:

@@ -6,28 +6,30 @@ that takes these and the others. Both together say which tree the first one goes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_given
 from untrace.ir.facts import Selected
-from untrace.ir.nodes import Atom, Equation, Function, TreeMap, Value
+from untrace.ir.nodes import Atom, Equation, Function, TreeMap, TreeSum, Value
 
 _Column = tuple[Atom | None, ...]
 
 
-def complete_maps(equations: Sequence[Equation]) -> list[Equation]:
-    """The equations, with maps over some leaves as maps over all of their trees."""
+def complete_maps(equations: Sequence[Equation], params: Sequence[Value]) -> list[Equation]:
+    """The equations of a function with these parameters, with maps over some leaves as maps over all of their trees."""
     found = list(equations)
     maps = [e for e in found if type(e.callee) is TreeMap]
-    if len(maps) < 2 and not (maps and any(True for e in found for _ in trees_given(e))):
+    sums = [tuple(e.inputs) for e in found if type(e.callee) is TreeSum]
+    if len(maps) < 2 and not (maps and (sums or any(True for e in found for _ in trees_given(e)))):
         return found
+    given = set(params)
     for at, equation in enumerate(found):
         if type(equation.callee) is TreeMap:
             later = {o for e in found[at:] for o in e.outputs}
             whole = {column for column in _whole(found[:at], maps) if later.isdisjoint(column)}
-            for column in [c for other in maps for c in _columns(other)]:
-                new = _completed(equation, column, whole)
+            for column in [*[c for other in maps for c in _columns(other)], *sums]:
+                new = _completed(equation, column, whole, given)
                 if new is not None:
                     found[at] = new
                     break
@@ -50,8 +52,11 @@ def _whole(equations: Sequence[Equation], maps: Sequence[Equation]) -> Iterator[
             yield tuple(leaves)
 
 
-def _completed(equation: Equation, column: _Column, whole: set[_Column]) -> Equation | None:
-    """The map as one over all of the tree of which `column` are the leaves after it; None where it is none."""
+def _completed(
+    equation: Equation, column: _Column, whole: set[_Column], given: Container[Atom | None]
+) -> Equation | None:
+    """The map as one over all of the tree of which `column` are the leaves after it; None where it is none. given: what the
+    function takes, of which the leaves of trees are not known yet."""
     callee = callee_of(equation, TreeMap)
     number: dict[Atom | None, int] = {output: i for i, output in enumerate(equation.outputs)}
     if len(column) <= len(number) or not number.keys() <= set(column):
@@ -62,7 +67,7 @@ def _completed(equation: Equation, column: _Column, whole: set[_Column]) -> Equa
     turns = [number.get(a) for a in column]
     for tree in range(callee.trees):
         base = tuple([a if turn is None else own[tree][turn] for a, turn in zip(column, turns, strict=True)])
-        if base not in whole or len(set(base)) < len(base):
+        if base not in whole and not all(a in given for a in base) or len(set(base)) < len(base):
             continue
         trees = [base if i == tree else _like(c, turns, whole) for i, c in enumerate(own)]
         known = [c for c in trees if c is not None]

@@ -65,7 +65,7 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
     for function, is_local in functions.items():
         if len(function.equations) >= _FEWEST:
             equations = _in_one(_Mapper(function, is_local, provenance, refused).mapped(), function.results)
-            function.equations = complete_maps(_in_order(equations, function))
+            function.equations = complete_maps(_in_order(equations, function), function.params)
     return program
 
 

@@ -34,7 +34,7 @@ _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 # Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
 _PLAIN = frozenset({"kwargs", "kind", "op", "steps"})
 _MOST_ARGUMENTS = 3  # numbers that a call passes
-_FEWEST = 3  # one less than a size, or more, or all of it: smaller numbers are of anything
+_FEWEST = 3  # one less than a size, or more, a part, or all of it: smaller numbers are of anything
 _MOST_TIMES = 4  # a size
 _MOST_ARRAYS = 6  # arrays that it passes
 
@@ -256,7 +256,7 @@ def size_of_argument(
         for operator, change in (("-", 1), ("+", -1)):
             if [n + change for n in numbers] == sizes:
                 return Binary(size, operator, Text("1"))
-    for size, sizes in of_axes:
+    for size, sizes in of_axes if min(numbers) >= _FEWEST else ():
         ratio = sizes[0] // max(1, int(numbers[0]))
         if ratio > 1 and all(n * ratio == s for n, s in zip(numbers, sizes, strict=True)):
             return Binary(size, "//", Text(str(ratio)))

@@ -194,7 +194,7 @@ def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Stru
             structure = next((known[k] for k in keys if k in known), None)
             mixed = [
                 leaves
-                for k, leaves in zip(keys, [*columns, given_by_it], strict=True)
+                for k, leaves in zip(keys, columns, strict=False)
                 if k not in trees.by_leaves and not trees.arguments.isdisjoint(k)
             ]
             if structure is None and mixed or any(not _is_put_together(trees, structure, m) for m in mixed):
