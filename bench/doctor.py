@@ -1,9 +1,9 @@
 """What `untrace.doctor` finds of the functions in `doctor_cases.py` and the five `doctor_fresh` files, and of healthy ones.
 
-    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--fresh3] [--fresh4] [--fresh5] [--quick]
+    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--fresh3] [--fresh4] [--fresh5] [--fresh6] [--quick]
 
 Of a faulty function: found, the statement, the cause, a repair, and its worst error on the case's points in ULP (of the
-textbook's result in float64). Of a healthy one: whether anything was found. --fresh to --fresh5: only those that were frozen
+textbook's result in float64). Of a healthy one: whether anything was found. --fresh to --fresh6: only those that were frozen
 before the doctor was run on them, which else are counted by themselves as well. --quick leaves the healthy ones out.
 """
 
@@ -21,6 +21,7 @@ import doctor_fresh2
 import doctor_fresh3
 import doctor_fresh4
 import doctor_fresh5
+import doctor_fresh6
 import doctor_healthy  # noqa: F401  # fills the list
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ GROUPS: dict[str, Callable[[cases.Case], bool]] = {
     "fresh3": lambda case: hasattr(doctor_fresh3, case.name),
     "fresh4": lambda case: hasattr(doctor_fresh4, case.name),
     "fresh5": lambda case: hasattr(doctor_fresh5, case.name),
+    "fresh6": lambda case: hasattr(doctor_fresh6, case.name),
     "all": lambda case: True,
 }
 
@@ -103,8 +105,9 @@ def main() -> None:
     parser.add_argument("--fresh3", action="store_true")
     parser.add_argument("--fresh4", action="store_true")
     parser.add_argument("--fresh5", action="store_true")
+    parser.add_argument("--fresh6", action="store_true")
     options = parser.parse_args()
-    asked = [group for group in ("fresh", "fresh2", "fresh3", "fresh4", "fresh5") if getattr(options, group)] or ["all"]
+    asked = [group for group in ("fresh", "fresh2", "fresh3", "fresh4", "fresh5", "fresh6") if getattr(options, group)] or ["all"]
     faulty, healthy = [
         [c for c in every if (not options.only or c.name in options.only) and any(GROUPS[g](c) for g in asked)]
         for every in (cases.FAULTY, cases.HEALTHY)

@@ -240,3 +240,35 @@ def test_the_command_line(tmp_path, capsys):
     (tmp_path / "healthy.py").write_text("def loss(x):\n    return x * 2\n")
     assert cli.main(["doctor", f"{tmp_path / 'healthy.py'}:loss", "f32[]", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def test_a_derivative_that_is_nan_where_all_are_zero():
+    found = untrace.doctor(jax.grad(lambda x: jnp.sum(jnp.abs(x) ** 3) ** (1 / 3)))(jnp.array([1.0, 2.0, -2.0]))
+    assert [f.cause for f in found.findings] == ["nan-rescue"]
+    assert untrace.doctor(lambda x, y: x / y)(1.0, 2.0)  # which is no derivative
+
+
+def test_arrays_that_are_equal_and_matrices_that_turn_nothing():
+    def between(u, v, t):
+        angle = jnp.arccos(jnp.dot(u, v))
+        return (jnp.sin((1 - t) * angle) * u + jnp.sin(t * angle) * v) / jnp.sin(angle)
+
+    found = untrace.doctor(between)(jnp.array([1.0, 0.0, 0.0, 0.0]), jnp.full(4, 0.5), 0.25)
+    assert "[1. 0. 0. 0.], v = [1. 0. 0. 0.]" in str(found), found
+    turn = jnp.array([[0.0, -1.0], [1.0, 0.0]])
+    found = untrace.doctor(jax.grad(lambda r: jnp.arccos(jnp.trace(r) / 2) ** 2))(turn)
+    assert "[[1. 0.] [0. 1.]]" in str(found), found
+
+
+def test_what_has_no_value_where_it_is_asked():
+    def heat(x):
+        t = x * jnp.arange(3.0)
+        return jnp.sum(t / (jnp.exp(t) - 1))
+
+    (found, *_) = untrace.doctor(heat)(0.5).findings
+    assert found.severity == "error" and found.cause == "nan-rescue", found
+
+
+def test_bits_of_a_number_are_those_of_its_type():
+    found = untrace.doctor(lambda x: jnp.log(jax.scipy.special.gamma(x)))(60.0)
+    assert "overflow" in [f.cause for f in found.findings]

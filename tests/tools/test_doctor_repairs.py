@@ -251,3 +251,42 @@ def test_sums_and_products_of_many(function, args, name):
     with jax.enable_x64(True):
         wanted = function(*[jnp.asarray(np.asarray(a, np.float64)) for a in args])
     np.testing.assert_allclose(getattr(repaired(found), function.__name__)(*args), wanted, rtol=1e-6)
+
+
+def test_what_helps_only_together_wherever_it_is_found():
+    def correlation(x, y):
+        def moment(a, b):
+            return jnp.mean(a * b) - jnp.mean(a) * jnp.mean(b)
+
+        return moment(x, y) / jnp.sqrt(moment(x, x) * moment(y, y))
+
+    x, y = np.array([[10001.25, 10002, 10004.5, 10009.25], [5030.5, 5050, 5041.5, 5120]], np.float32)
+    found = untrace.doctor(correlation)(x, y)
+    assert sorted(found.repairs) == ["covariance by differences", "variance by differences"]
+    wanted = np.corrcoef(x.astype(np.float64), y.astype(np.float64))[0, 1]
+    assert abs(float(repaired(found).correlation(x, y)) - wanted) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "args"),
+    [
+        ("(exp(c x) - 1) / x", lambda x, c: (jnp.exp(c * x) - 1) / x, (-2.0, 0.01)),
+        ("second difference of cosines", lambda x, h: jnp.cos(x + h) - 2 * jnp.cos(x) + jnp.cos(x - h), (0.7, 0.01)),
+        ("standardised", jax.vmap(lambda v: (v - jnp.mean(v)) / jnp.std(v)), (np.stack([VECTOR, VECTOR * 0 + 3]),)),
+        ("logarithm of the size of exp over something",
+         lambda x, s: jnp.log(jnp.prod(jnp.exp(-x * x) / s)), (10 * VECTOR, VECTOR**2)),
+    ],
+)  # fmt: skip
+def test_repairs_at_their_limits(name, function, args):
+    found = untrace.doctor(function)(*args)
+    assert name in found.repairs, found
+
+
+def test_a_power_that_keeps_its_sign_has_a_derivative_at_zero():
+    def loss(x):
+        return jnp.sum(x * jnp.abs(x) ** 0.75)
+
+    found = untrace.doctor(jax.grad(loss))(np.array([0.5, -2.0, 0.0], np.float32))
+    assert found.repairs == ("x * |x|**p",)
+    slope = repaired(found).loss
+    np.testing.assert_allclose(slope(np.array([0.0, 1.0, -1.0], np.float32)), [0.0, 1.75, 1.75], rtol=1e-6)

@@ -242,9 +242,10 @@ class _Patient:
         order = unexplained[np.argsort(~near[unexplained], kind="stable")]
         close = [n for n in order if near[n]]
         rows = [*_spread(close, found, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
-        if self._derivatives:
-            # There is no limit either, but a derivative is no number that is not there.
-            always = np.flatnonzero(found.without_value & near & ~found.endless)
+        nowhere = found.without_value & near & ~found.endless
+        if self._derivatives or self._samples.given and nowhere[0]:
+            # There is no limit either, but a derivative is no number that is not there, nor is what has none where it is asked.
+            always = np.flatnonzero(nowhere)
             found.undefined[always] = True
             found.errors[always] = np.inf
             rows += [n for n in always[:3] if n not in rows]
@@ -306,17 +307,17 @@ class _Patient:
         rows = [b.row for b in group.blamed if near[b.row] and not b.slight]
         wrong = (found.unexplained > LIMIT) | found.undefined
         is_often = (wrong & near).sum() > _RARE * near.sum()
-        return bool(rows) and (bool(is_often) or any(map(self._is_like_given, rows)))
+        is_met = any(self._is_broken(found, n) for n in rows)
+        return bool(rows) and (bool(is_often) or is_met or any(map(self._samples.is_like_given, rows)))
 
-    def _is_like_given(self, row: int) -> bool:
-        """Whether all inputs have the signs and sizes of the given ones, to a power of ten."""
-        with np.errstate(all="ignore"):
-            ratios = [
-                np.asarray(x)[row].astype(np.float64) / np.asarray(x)[0].astype(np.float64)
-                for x in self._samples.leaves
-                if is_float(x.dtype)
-            ]
-        return self._samples.given and all(((r >= 0.1) & (r <= 10)).all() for r in ratios)
+    def _is_broken(self, found: Examination, row: int) -> bool:
+        """Whether a sample that may be met has no result where there is a limit. A derivative has to have one where what is
+        differentiated does; another function need not where an input is zero."""
+        if not self._samples.plain[row] or not self._is_lost(found, row):
+            return False
+        if self._wrong_before is not None:
+            return not self._wrong_before[row]
+        return not found.without_value[row] and all(np.any(np.asarray(x)[row]) for x in self._samples.leaves)
 
     def _growth(self, row: int) -> float:
         """How much larger the inputs are than the given ones, or 1."""
@@ -336,7 +337,7 @@ class _Patient:
     def _is_material(self, found: Examination, row: int, is_repaired: bool) -> bool:
         """Whether an error is large beside what the results are elsewhere, and is no matter of convention."""
         if found.undefined[row]:  # a single point
-            return bool(self._derivatives or is_repaired and not found.bounded[row])
+            return self._derivatives or not found.bounded[row] and (is_repaired or self._is_broken(found, row))
         for quantity, truth in zip(found.tape.results, found.truths, strict=True):
             if truth is None:
                 continue

@@ -33,6 +33,14 @@ def _normalised(x: Data, axis: Data, keepdims: bool) -> Data:
     return x / jnp.where(size == 0, 1.0, size)
 
 
+def _standardised(x: Data, axis: Data, keepdims: bool) -> Data:
+    """The distance from the mean in standard deviations, 0 where all are equal."""
+    size = jnp.std(x, axis=axis, keepdims=True)
+    is_alike = jnp.max(x, axis=axis, keepdims=True) == jnp.min(x, axis=axis, keepdims=True)
+    off = jnp.where(is_alike, 0.0, x - jnp.mean(x, axis=axis, keepdims=True))
+    return off / jnp.where(size == 0, 1.0, size)
+
+
 def _variance(x: Data, axis: Data, keepdims: bool) -> Data:
     return jnp.var(x, axis=axis, keepdims=keepdims)
 
@@ -235,6 +243,12 @@ ARRAYS = [
           lambda x, axis, keepdims: x / jnp.linalg.norm(x, axis=axis),
           lambda x, axis, keepdims: x / jnp.linalg.norm(x, axis=axis, keepdims=True)],
          _normalised, arrays=True),
+    Pair("standardised", "0 / 0 where all are equal",
+         [lambda x, axis, keepdims: (x - jnp.mean(x, axis=axis)) / jnp.std(x, axis=axis),
+          lambda x, axis, keepdims: (x - jnp.expand_dims(jnp.mean(x, axis=axis), axis))
+          / jnp.expand_dims(jnp.std(x, axis=axis), axis),
+          lambda x, axis, keepdims: (x - jnp.mean(x, axis=axis, keepdims=True)) / jnp.std(x, axis=axis, keepdims=True)],
+         _standardised, arrays=True),
     Pair("logarithm of a product of many", "the product overflows or underflows",
          [lambda x, axis, keepdims: jnp.log(jnp.prod(x, axis=axis, keepdims=keepdims))],
          lambda x, axis, keepdims: jnp.sum(jnp.log(jnp.abs(x)), axis=axis, keepdims=keepdims), arrays=True),

@@ -20,6 +20,7 @@ LIMIT = 16.0
 _EXPLAINED = 16.0
 _STRICTLY = 1.5
 _DRAWS = 6
+_NOTHING = 2.0**-20  # beside 1, and beside what is there further away
 _MOST_ROWS = 48
 
 
@@ -144,6 +145,10 @@ def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np
             far_high < 0
         )
         endless[rows] |= worst(grows & ~truth.known[rows]).astype(bool)
+        # A root shrinks so slowly that it seems to stop before 0.
+        size, far_size = (np.maximum(np.abs(a), np.abs(b)) for a, b in ((low, high), (far_low, far_high)))
+        shrinks = (size < _NOTHING) & (size < _NOTHING * far_size)
+        low, high = np.where(shrinks, 0.0, low), np.where(shrinks, 0.0, high)
         known &= ~grows
         missing = ~truth.known[rows] & known
         known_now = truth.known.copy()

@@ -145,29 +145,30 @@ def _best(
 
 
 def _together(function: Function, found: Examination, errors: np.ndarray, site: Site, idle: list[_Key]) -> _Made | None:
-    """Two places that are wrong hide what each repair does: of what did not help, two at a time."""
+    """Two that are wrong hide what each repair does: of what did not help, two at a time, wherever they are found."""
     again = [m for m in matches_in(function, site.derivatives) if (m.pattern.name, m.anchor.origin) in idle]
     again = [m for m in again if not m.inside and m.beside is None]
     first = {m.anchor.origin: m for m in reversed(again)}  # of each place the largest
     places = list(first.values())[-_MOST_TOGETHER:]
     idle.clear()
     for number, match in enumerate(places):
-        new = site.put(function, match)
-        if new is None:
+        first_made = _everywhere(function, match, site)
+        if first_made is None:
             continue
+        new, changes = first_made
         for other in places[:number]:
             again = [
                 m for m in matches_in(new, site.derivatives, other.pattern.pair)
                 if m.name == other.name and m.anchor.origin is other.anchor.origin and m.beside is None
             ]  # fmt: skip
-            both = site.put(new, again[0]) if again else None
-            accepted = both and _accepted(found, both, errors, site)
-            if accepted and both:
+            then_made = _everywhere(new, again[0], site) if again else None
+            accepted = then_made and _accepted(found, then_made[0], errors, site)
+            if accepted and then_made:
                 trial = accepted.better, accepted.positive, accepted.unlucky
-                made = [(match, _change(function, match)), (again[0], _change(new, again[0]))]
+                made = [(match, changes), (again[0], then_made[1])]
                 return (
-                    both,
-                    [Repair(m.name, m.pattern.pair.because, (c,), *trial, m.pattern.pair.known) for m, c in made],
+                    then_made[0],
+                    [Repair(m.name, m.pattern.pair.because, c, *trial, m.pattern.pair.known) for m, c in made],
                     accepted.errors,
                 )
     return None

@@ -97,9 +97,11 @@ def _third_side(a: Data, b: Data, c: Data) -> Data:
 
 
 def _reciprocal_real(c: Data, d: Data) -> Data:
-    """c / (c * c + d * d): Smith, 1962."""
-    is_first = jnp.abs(c) >= jnp.abs(d)
-    return jnp.where(is_first, 1 / (c + d * (d / c)), (c / d) / (c * (c / d) + d))
+    """c / (c * c + d * d): Smith, 1962; 0 where both are."""
+    is_first, is_zero = jnp.abs(c) >= jnp.abs(d), (c == 0) & (d == 0)
+    c = jnp.where(is_zero, 1.0, c)
+    found = jnp.where(is_first, 1 / (c + d * (d / c)), (c / d) / (c * (c / d) + d))
+    return jnp.where(is_zero, 0.0, found)
 
 
 def _length(x: Data, y: Data, z: Data) -> Data:
@@ -141,6 +143,12 @@ ROOTS = [
     Pair("difference of cosines", "cos(x + h) - cos(x) cancels for small h",
          [lambda x, h: jnp.cos(x + h) - jnp.cos(x)],
          lambda x, h: -2 * jnp.sin(x + 0.5 * h) * jnp.sin(0.5 * h), TWO),
+    Pair("second difference of cosines", "the cosines cancel for small h",
+         [lambda x, h: jnp.cos(x + h) - 2 * jnp.cos(x) + jnp.cos(x - h)],
+         lambda x, h: -4 * jnp.cos(x) * jnp.sin(0.5 * h) ** 2, TWO),
+    Pair("second difference of sines", "the sines cancel for small h",
+         [lambda x, h: jnp.sin(x + h) - 2 * jnp.sin(x) + jnp.sin(x - h)],
+         lambda x, h: -4 * jnp.sin(x) * jnp.sin(0.5 * h) ** 2, TWO),
     Pair("acosh near 1", "acosh of 1 + x keeps nothing of a small x",
          [lambda x: jnp.arccosh(1 + x)], lambda x: jnp.log1p(x + jnp.sqrt(x) * jnp.sqrt(x + 2)), values=[0]),
     Pair("logarithm of the normal distribution", "its probability underflows to 0 before the logarithm is taken",
@@ -161,6 +169,8 @@ ROOTS = [
     Pair("power of a square", "the square overflows or underflows; at 0 its derivative is 0 * inf",
          [lambda x, p: (x * x) ** p], lambda x, p: jnp.abs(x) ** (2 * p), TWO, values=[0], numbers=[1],
          slopes=[lambda x, p, ct: ct * 2 * p * jnp.sign(x) * jnp.abs(x) ** (2 * p - 1), None]),
+    Pair("x * |x|**p", "at 0 its derivative is 0 * inf", [lambda x, p: x * jnp.abs(x) ** p],
+         lambda x, p: jnp.sign(x) * jnp.abs(x) ** (p + 1), TWO, values=[0], numbers=[1]),
     Pair("difference of squares", "the squares cancel", [lambda x, y: x * x - y * y],
          lambda x, y: (x - y) * (x + y), TWO),
     Pair("1 - x**2", "the square cancels with 1", [lambda x: 1 - x * x], lambda x: (1 - x) * (1 + x), values=[0]),

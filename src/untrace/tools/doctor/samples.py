@@ -24,17 +24,29 @@ _SEVERAL = 4  # numbers
 class Samples:
     """`leaves`: one array for each input, with the samples as first axis; the first sample is the given one where `given`.
     `near`: whether a sample is one that may well be met: of the given signs and not of another order of magnitude.
-    `positive`: whether what was given as positive is so.
+    `positive`: whether what was given as positive is so. `plain`: whether it is one that a program meets sooner or later: inputs
+    that are all zero, arrays that are equal, a matrix that is the identity.
     """
 
     leaves: Sequence[Data]
     near: np.ndarray
     given: bool
     positive: np.ndarray
+    plain: np.ndarray
 
     @property
     def count(self) -> int:
         return len(self.near)
+
+    def is_like_given(self, row: int) -> bool:
+        """Whether all numbers of a sample have the signs and sizes of the given ones, to a power of ten."""
+        with np.errstate(all="ignore"):
+            ratios = [
+                np.asarray(x)[row].astype(np.float64) / np.asarray(x)[0].astype(np.float64)
+                for x in self.leaves
+                if is_float(x.dtype)
+            ]
+        return self.given and all(((r >= 0.1) & (r <= 10)).all() for r in ratios)
 
 
 def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
@@ -58,7 +70,7 @@ def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
             arrays.append(np.stack([row[column] for row in rows]).astype(base.dtype))
     near = np.array([maker.is_near(row) for row in rows])
     positive = np.array([maker.is_positive(row) for row in rows])
-    return Samples(arrays, near, given, positive)
+    return Samples(arrays, near, given, positive, np.array(maker.plain))
 
 
 def _base(x: Data, random: np.random.Generator) -> Data:
@@ -86,6 +98,10 @@ def _is_mask(values: np.ndarray, bases: Row) -> bool:
     return any(b is not values and b.shape[: values.ndim] == values.shape for b in bases)
 
 
+def _is_square(values: np.ndarray) -> bool:
+    return values.ndim == 2 and len(values) > 1 and values.shape[0] == values.shape[1]
+
+
 class _Maker:
     def __init__(self, bases: Row, random: np.random.Generator, dtypes: Sequence[np.dtype]) -> None:
         self._bases, self._random = bases, random
@@ -94,6 +110,7 @@ class _Maker:
         several = sum(b.size for b in bases) > _SEVERAL and all(self._positive)
         self._surely = [p and (b.size > 2 or several) for p, b in zip(self._positive, bases, strict=True)]
         self._masks = [_is_mask(b, bases) for b in bases]
+        self.plain: Sequence[bool] = ()  # of the rows that were made
         scales = [float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) for b in bases]
         self._scale = max(1.0, *scales) if scales else 1.0
         infos = [jnp.finfo(d) for d in dtypes]
@@ -105,10 +122,12 @@ class _Maker:
     def rows(self, count: int) -> list[Row]:
         """The given one, and then kinds in turn, so that few samples have some of each."""
         if not self._bases:
+            self.plain = [False] * count
             return [[]] * count
         kinds = [k for k, weight in self._kinds() for _ in range(weight)]
         self._random.shuffle(kinds)
         rows = [self._bases, *self._special()[: count // 3]]
+        self.plain = [0 < n <= len(self._plain()) and n < len(rows) for n in range(count)]
         while len(rows) < count:
             rows.append(kinds[len(rows) % len(kinds)]())
         return [rows[0], *map(self._masked, rows[1:count])]
@@ -135,11 +154,23 @@ class _Maker:
 
     # ---------------------------------------------------------------- kinds of samples
 
-    def _special(self) -> list[Row]:
+    def _plain(self) -> list[Row]:
         bases = self._bases
-        found: list[Row] = [[b * 0 for b in bases], [-b for b in bases], [b * 0 + 1 for b in bases]]
+        found: list[Row] = [[b * 0 for b in bases]]
         if len(bases) > 1:
             found += [[b * (i != j) for j, b in enumerate(bases)] for i in range(min(len(bases), 6))]
+        vectors = [b for b in bases if b.size > 1]
+        first = next((b for i, b in enumerate(vectors) if any(b.shape == c.shape for c in vectors[i + 1 :])), None)
+        if first is not None:
+            found.append([first if b.shape == first.shape else b for b in bases])
+        if any(map(_is_square, bases)):
+            found.append([np.eye(len(b)) if _is_square(b) else b for b in bases])
+        return found
+
+    def _special(self) -> list[Row]:
+        bases = self._bases
+        found: list[Row] = [*self._plain(), [-b for b in bases], [b * 0 + 1 for b in bases]]
+        if len(bases) > 1:
             found += [[b if i == j else b * 0 + 1 for j, b in enumerate(bases)] for i in range(min(len(bases), 4))]
         if any(b.size > 1 for b in bases):
             found += [[np.full(b.shape, s) for b in bases] for s in (0.3, 1.0, 100.0)]
