@@ -389,15 +389,12 @@ def test_leaves_that_share_zeros_are_mapped():
 
 def test_a_sum_over_a_tree_with_a_number_among_its_leaves():
     """JAX leaves no equation where the number itself is its sum."""
-
-    def total(tree):
-        return sum(jnp.sum(x) for x in jax.tree.leaves(tree))
+    optax = pytest.importorskip("optax")
 
     def clipped(grads):
-        norm = jnp.sqrt(total(jax.tree.map(jnp.square, grads)))
-        return jax.tree.map(lambda g: g / jnp.maximum(norm, 1.0), grads), total(grads)
+        norm = optax.tree.norm(grads)
+        return jax.tree.map(lambda g: g / jnp.maximum(norm, 1.0), grads), optax.tree.norm(grads)
 
     found = untrace.decompile(clipped)(PARAMS)
     assert found.proof.at_least("hlo")
-    assert found.source.count(".sum()") == found.source.count("jax.tree.leaves(") == 2, found.source
-    assert found.source.count("x.sum() if x.ndim > 0 else x") == 2, found.source
+    assert found.source.count("x.sum() if x.ndim > 0 else x") == found.source.count("jax.tree.leaves(") == 1, found.source
