@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,12 +19,28 @@ def is_plain(tree: Any) -> bool:
 
 
 def is_simple(tree: Any) -> bool:
-    """Whether a tree consists of those and named tuples."""
+    """Whether a tree consists of those, named tuples and dataclasses that are made of their fields."""
     if type(tree) is dict:
         return all(type(k) is str and is_simple(v) for k, v in tree.items())
-    if type(tree) in (list, tuple) or is_namedtuple(tree):
+    if type(tree) in (list, tuple):
         return all(map(is_simple, tree))
+    if (parts := parts_by_name(tree)) is not None:
+        return all(map(is_simple, parts.values()))
     return tree is None or jax.tree_util.all_leaves([tree])
+
+
+def parts_by_name(node: Any) -> Mapping[str, object] | None:
+    """The children of a named tuple, or of a dataclass that is made of its fields; None of anything else."""
+    cls = type(node)
+    if is_namedtuple(node):
+        return dict(zip(cls._fields, node, strict=True))
+    params = getattr(cls, "__dataclass_params__", None)
+    if params is None or not params.init or hasattr(cls, "__post_init__"):
+        return None
+    found = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda part: part is not node)
+    fields = {f.name for f in dataclasses.fields(cls)}
+    parts = {getattr(path[0], "name", ""): child for path, child in found if len(path) == 1}
+    return parts if len(parts) == len(found) and parts.keys() <= fields else None
 
 
 def is_namedtuple(node: Any) -> bool:

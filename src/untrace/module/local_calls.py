@@ -28,7 +28,7 @@ from untrace.module.access_paths import (
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
-from untrace.module.known_trees import leaf_behind
+from untrace.module.known_trees import key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
@@ -164,7 +164,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
     if trees is None and body.facts.author_trees:
-        trees = _with_whole(w, body, layout, operands)
+        trees = _with_whole(w, equation, layout, operands)
     if trees is None:  # another way of calling it than everywhere else: then with some leaves one by one
         layout = Layout([]) if body.facts.taken is not None else layout.fitting(leaves)
         trees = layout.trees(leaves) or []
@@ -205,16 +205,28 @@ def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Exp
     ]
 
 
-def _with_whole(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
-    """The tree for each pack of a function, where those without a name can be put together."""
+def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+    """The tree for each pack of a function, where those without a name can be put together; with a name from now on where what
+    comes after takes all of it again."""
     leaves = [leaf_behind(o) for o in operands]
-    examples = {tree.places: tree.example for _, tree in body.facts.author_trees}
+    examples = {tree.places: (word, tree.example) for word, tree in callee_of(equation, Local).body.facts.author_trees}
     found: list[Expr] = []
     for number, (places, _) in enumerate(layout.packs):
-        tree, example = layout.tree(number, leaves), examples.get(tuple(places))
-        if tree is None and example is None:
-            return None
-        found.append(tree or rebuilt(w, example, [operands[p] for p in places]))
+        values = [equation.inputs[p] for p in places]
+        tree = layout.tree(number, leaves)
+        if tree is None and key_of(values) in w.trees.by_leaves:
+            tree = w.trees.by_leaves[key_of(values)][0]
+        if tree is None:
+            if tuple(places) not in examples:
+                return None
+            word, example = examples[tuple(places)]
+            tree = rebuilt(w, example, [operands[p] for p in places])
+            if any(set(values) <= set(later.inputs) for later in w.remaining()[0]):
+                name = Name(w.scope.fresh(identifier(word, "tree")))
+                w.statements.append(Assign([name.id], tree))
+                w.trees.add(name, example, values)
+                tree = name
+        found.append(tree)
     return found
 
 

@@ -3,15 +3,15 @@ gives the tree, and a reader counts one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
 
-from untrace._trees import is_namedtuple, is_simple
+from untrace._trees import is_simple, parts_by_name
 from untrace.ir.calls import is_call, trees_given
 from untrace.ir.nodes import Atom, Function, Passed, Value, functions_called
-from untrace.ir.types import Aval, PyTree
+from untrace.ir.types import PyTree
 from untrace.lift.closed_constants import closed_over
 from untrace.provenance.syntax import Field
 
@@ -38,7 +38,8 @@ class TreeRoots:
         """Which tree a value is a leaf of."""
         self.number: dict[Passed, int] = {}
         """That of a leaf among all leaves."""
-        self._of_class: dict[str, list[PyTree]] = {}  # named tuples of leaves, by the name of their class
+        # Named tuples and dataclasses of leaves, with these by their names, by the name of their class.
+        self._of_class: dict[str, list[tuple[PyTree, Mapping[str, object]]]] = {}
         number = 0
         for example in examples:
             count = len(jax.tree.leaves(example))
@@ -53,10 +54,10 @@ class TreeRoots:
 
     def add(self, root: Root, leaves: Sequence[Passed | None]) -> None:
         """Registers the leaves of a tree, in order; one that is its only leaf has a number alone."""
-        for node in _named_tuples(root.example):
+        for node, parts in _with_named_leaves(root.example):
             alike = self._of_class.setdefault(type(node).__name__, [])
-            if not any(_same_types(node, other) for other in alike):
-                alike.append(node)
+            if not any(_same_types(parts.values(), other.values()) for _, other in alike):
+                alike.append((node, parts))
         for i, leaf in enumerate(leaves):
             if leaf is not None:
                 self.number[leaf] = root.first + i
@@ -64,13 +65,13 @@ class TreeRoots:
                     self.root[leaf] = root
 
     def add_named(self, fields: Mapping[Field, Value]) -> None:
-        """Registers the arguments of a class that is called, where there is a named tuple of that name with such fields."""
+        """Registers the arguments of a class that is called, where there is a tree of that name with such fields."""
         leaves = list(fields.values())
-        for example in self._of_class.get(next(iter(fields)).owner, ()):
-            places = dict(enumerate(example._fields))
+        for example, parts in self._of_class.get(next(iter(fields)).owner, ()):
+            places = dict(enumerate(parts))
             named = {f.name or places.get(int(f[1:])): leaf for f, leaf in fields.items()}
-            known = [named[name] for name in example._fields if name in named]
-            if len(known) == len(example) == len(leaves) and _same_types(example, [leaf.aval for leaf in known]):
+            known = [named[name] for name in parts if name in named]
+            if len(known) == len(parts) == len(leaves) and _same_types(parts.values(), [v.aval for v in known]):
                 if not any(leaf in self.root for leaf in leaves):
                     self.add(Root(example, 0), known)
                 return
@@ -124,17 +125,20 @@ class TreeRoots:
                 self.root[param], self.number[param] = self.root[atom], self.number[atom]
 
 
-def _named_tuples(tree: PyTree) -> Iterator[PyTree]:
-    """The named tuples of leaves in a tree."""
-    if is_namedtuple(tree) and jax.tree_util.all_leaves(tree):
-        yield tree
-    for part in tree.values() if type(tree) is dict else tree if isinstance(tree, (list, tuple)) else ():
-        yield from _named_tuples(part)
+def _with_named_leaves(tree: PyTree) -> Iterator[tuple[PyTree, Mapping[str, object]]]:
+    """The named tuples and dataclasses of leaves in a tree, with these by their names."""
+    named = parts_by_name(tree)
+    if named and jax.tree_util.all_leaves(named.values()):
+        yield tree, named
+    for part in (tree if type(tree) is dict else named or {}).values():
+        yield from _with_named_leaves(part)
+    for part in tree if type(tree) in (list, tuple) else ():
+        yield from _with_named_leaves(part)
 
 
-def _same_types(one: Sequence[Aval], other: Sequence[Aval]) -> bool:
+def _same_types(one: Collection[object], other: Collection[object]) -> bool:
     return len(one) == len(other) and all(_type_of(a) == _type_of(b) for a, b in zip(one, other, strict=True))
 
 
-def _type_of(leaf: Aval) -> Hashable:
+def _type_of(leaf: object) -> Hashable:
     return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from untrace._identifiers import identifier, snake_case
-from untrace._trees import is_simple
+from untrace._trees import is_simple, parts_by_name
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
 from untrace.lift.naming.words import clean
@@ -336,7 +336,7 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
         hints = {base_of(o.hint or "") for o in outputs}
         if len(hints) == 1 and hints != {""}:
             return clean(hints.pop())
-    if not word and not gradient and hasattr(group.example, "_fields"):
+    if not word and not gradient and parts_by_name(group.example) is not None:
         name = type(group.example).__name__
         return "new_state" if name.endswith("State") else clean(snake_case(name))
     return clean(f"{'d' if gradient else 'new'}_{word or callee_of(equation, Local).body.name.removesuffix('_bwd')}")

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace._trees import is_namedtuple
+from untrace._trees import is_simple
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_given
 from untrace.ir.facts import Selected
@@ -37,7 +37,7 @@ from untrace.ir.nodes import (
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word
 from untrace.module.grouping.leaf_paths import Selection, selection
-from untrace.module.interface.put_together import inner_nodes, rebuilt
+from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import Inverse, Key, Structure, Trees, key_of, plain_type, same_structure
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, put_definition
@@ -537,7 +537,7 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     if found is not None:
         return found[0]
     leaves = [w.atom(a) for a in column]
-    if all(map(_has_parts, inner_nodes(structure.example))):
+    if is_simple(structure.example):  # a reader would put it together by its parts
         tree = rebuilt(w, structure.example, leaves)
     else:
         known = w.trees.by_leaves.values()
@@ -549,13 +549,6 @@ def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:
     if all(type(a) is Value for a in column):
         w.trees.add(name, structure.example, column)
     return name
-
-
-def _has_parts(node: Any) -> bool:
-    """Whether a reader would put a node together by its parts: `Moments(mu=mu, nu=nu)` needs no list of leaves."""
-    if type(node) is dict:
-        return all(type(key) is str for key in node)
-    return node is None or type(node) in (list, tuple) or is_namedtuple(node)
 
 
 def _common(hints: Sequence[str | None], otherwise: str) -> str:
