@@ -220,3 +220,16 @@ def test_a_function_that_saves_a_pullback_alone_gives_it_after_its_result():
     assert "z, logsumexp_vjp = jax.vjp(" in text
     assert "return z + x, logsumexp_vjp" in text
     assert "a, logsumexp_vjp = shifted(ws[0], x)" in text or "a, logsumexp_vjp = shifted(ws_0, x)" in text, text
+
+
+def test_a_backward_part_of_one_pullback_is_no_function():
+    def activation(x):
+        return jax.nn.leaky_relu(x, 0.1)
+
+    def loss(w, x):
+        h = activation(activation(x @ w["a"]) @ w["b"])
+        return jnp.mean(activation(h @ w["c"]) ** 2)
+
+    weights = {k: jnp.eye(5) * i for k, i in zip("abc", (1.0, 2.0, 3.0), strict=True)}
+    text = _source(jax.grad(loss), weights, X)
+    assert "def activation_bwd" not in text and text.count("leaky_relu_vjp(d") == 1, text

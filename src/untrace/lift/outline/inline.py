@@ -1,7 +1,8 @@
 """Functions that are called once and say little go back into their caller, once library calls have been found in them.
 
 How much a call hides is not known before: twenty equations may be one `jax.nn.softmax`. So do a library's functions of trees
-(`optax.global_norm`), which get the leaves one by one: in the caller the trees are known, and what is done to them is one line.
+(`optax.global_norm`), which get the leaves one by one: in the caller the trees are known, and what is done to them is one line. A backward part that is the
+call of one pullback says nothing that the call doesn't, however often it stands there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _is_small(equation: Equation) -> bool:
         return False
     body = equation.callee.body
     facts, size = body.facts, len(body.equations)
-    if facts.library and _takes_leaves(body):
+    if facts.library and _takes_leaves(body) or facts.backward and size == 1:
         return True
     if not facts.called_once:
         return False
