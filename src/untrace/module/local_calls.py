@@ -14,7 +14,7 @@ from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.facts import Way
-from untrace.ir.nodes import Atom, Equation, Function, Local, Value
+from untrace.ir.nodes import Atom, Equation, Function, Local, TreeMap, Value
 from untrace.ir.types import PyTree
 from untrace.module.access_paths import (
     Layout,
@@ -28,7 +28,7 @@ from untrace.module.access_paths import (
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
-from untrace.module.known_trees import key_of, leaf_behind
+from untrace.module.known_trees import Key, key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
@@ -221,13 +221,22 @@ def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[E
                 return None
             word, example = examples[tuple(places)]
             tree = rebuilt(w, example, [operands[p] for p in places])
-            if any(set(values) <= set(later.inputs) for later in w.remaining()[0]):
+            if any(key_of(values) in _trees_taken(later) for later in w.remaining()[0]):
                 name = Name(w.scope.fresh(identifier(word, "tree")))
                 w.statements.append(Assign([name.id], tree))
                 w.trees.add(name, example, values)
                 tree = name
         found.append(tree)
     return found
+
+
+def _trees_taken(equation: Equation) -> list[Key]:
+    """The trees that a map goes through, or a function of the author's takes."""
+    callee = equation.callee
+    if type(callee) is TreeMap:
+        return [key_of(column) for column in callee.columns(equation.inputs)]
+    trees = [tree.places for _, tree in callee.body.facts.author_trees] if type(callee) is Local else []
+    return [key_of([equation.inputs[p] for p in places]) for places in trees]
 
 
 def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:

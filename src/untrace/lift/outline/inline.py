@@ -1,8 +1,8 @@
 """Functions that are called once and say little go back into their caller, once library calls have been found in them.
 
 How much a call hides is not known before: twenty equations may be one `jax.nn.softmax`. So do a library's functions of trees
-(`optax.global_norm`), which get the leaves one by one: in the caller the trees are known, and what is done to them is one line. A backward part that is the
-call of one pullback says nothing that the call doesn't, however often it stands there.
+(`optax.global_norm`), which get the leaves one by one: in the caller the trees are known, and what is done to them is one line.
+A backward part that is the call of one pullback says nothing that the call doesn't, however often it stands there.
 """
 
 from __future__ import annotations
