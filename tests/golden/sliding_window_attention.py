@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+HEADS = 2
+WINDOW = 4
+
 
 def attention(layer, x):
     """Args: layer: {"out": bf16[16,k], "qkv": bf16[k,48]}; x: bf16[length,k].
@@ -15,13 +18,13 @@ def attention(layer, x):
     length = x.shape[0]
     q, k, v = jnp.split(x @ layer["qkv"], 3, axis=-1)
     product = jnp.einsum(
-        "qhd,khd->hqk", q.reshape(length, 2, -1), k.reshape(length, 2, -1)
+        "qhd,khd->hqk", q.reshape(length, HEADS, -1), k.reshape(length, HEADS, -1)
     )
     scores = product / jnp.sqrt(8.0)
     distance = jnp.arange(length)[:, None] - jnp.arange(length)
-    mask = (distance >= 0) & (distance < 4)
+    mask = (distance >= 0) & (distance < WINDOW)
     weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
-    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(length, 2, -1))
+    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(length, HEADS, -1))
     return product_2.reshape(length, -1) @ layer["out"]
 
 

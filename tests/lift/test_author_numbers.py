@@ -120,3 +120,40 @@ def test_numbers_larger_than_a_float_are_left_alone(tmp_path: Path) -> None:
         return v * (HUGE / HUGE) + (v + SCALE * 1e300 / 1e300)
 
     assert "HUGE" not in source_of(scaled, tmp_path)
+
+
+CLASSES, TURNS = 5, 4
+
+
+def shaped(v: Any) -> Any:
+    table = jnp.sin(v.reshape(COUNT, 2))
+    hot = jax.nn.one_hot(jnp.arange(COUNT) % CLASSES, CLASSES)
+    return table @ jnp.ones((2, 1)) + hot @ jnp.ones((CLASSES, 1))
+
+
+def test_sizes_of_what_is_made_have_the_modules_names(tmp_path: Path) -> None:
+    source = source_of(shaped, tmp_path)
+    for part in ("v.reshape(COUNT, 2)", "jax.nn.one_hot(jnp.arange(COUNT) % CLASSES, CLASSES)"):
+        assert part in source, source
+    assert "CLASSES = 5\n" in source and "jnp.ones((CLASSES, 1))" in source, source
+
+
+def test_a_size_that_only_some_of_a_call_s_numbers_are_named_for_has_digits(tmp_path: Path) -> None:
+    def square(v: Any) -> Any:
+        n = len("abc")
+        return jnp.linalg.norm(v[:n]) * jnp.ones((n, COUNT))
+
+    source = source_of(square, tmp_path)
+    assert "COUNT" not in source and "(3, 3)" in source, source
+
+
+def test_how_often_a_loop_turns(tmp_path: Path) -> None:
+    def turned(v: Any) -> Any:
+        v = jax.lax.fori_loop(0, TURNS, lambda i, s: jnp.sin(s) + i * STEP, v)
+        return jax.lax.scan(lambda c, _: (jnp.cos(c), c.sum()), v, length=TURNS - 1)
+
+    source = source_of(turned, tmp_path)
+    assert "fori_loop(0, TURNS, " in source and "length=TURNS - 1" in source and "TURNS = 4\n" in source, source
+    names: dict[str, Any] = {}
+    exec(source.replace("TURNS = 4", "TURNS = 3"), names)
+    assert names["turned"](jnp.asarray(X))[1].shape == (2,)

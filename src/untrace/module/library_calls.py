@@ -116,6 +116,8 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
         said = author_number(w.module, w.equation, value) if size is None else size
         return number(w, value) if said is None else said
+    if kind is int and (said := author_number(w.module, w.equation, value, _times(w.equation, value))) is not None:
+        return said
     if value is Ellipsis:
         return Text("...")
     if isinstance(value, np.integer) and type(value) is not np.intp:  # of that type are NumPy's own sizes and axes
@@ -125,9 +127,22 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     return w.source(value)
 
 
-def author_number(module: ConstantWriter, equation: Equation, value: float) -> Expr | None:
-    """A number that an equation takes by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it."""
-    said = None if equation.origin is None else said_number(module.provenance.site(equation.origin), equation, value)
+def _times(equation: Equation, value: int) -> int:
+    """How often a call is given an integer: `x.reshape(4, 2, 4)` of `x.reshape(length, 2, WIDTH)` has 4 twice."""
+
+    def count(part: object) -> int:
+        if type(part) is tuple or type(part) is list:
+            return sum(map(count, part))
+        return type(part) is int and part == value
+
+    callee = equation.callee
+    return count([*callee.args, *(callee.kwargs or {}).values()]) if type(callee) is Library else 1
+
+
+def author_number(module: ConstantWriter, equation: Equation, value: float, times: int = 1) -> Expr | None:
+    """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it."""
+    site = None if equation.origin is None else module.provenance.site(equation.origin)
+    said = None if site is None else said_number(site, equation, value, times)
     if said is None:
         return None
     names = {name: module.number_named(name, number) for name, number in said[1].items()}

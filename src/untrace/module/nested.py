@@ -256,7 +256,7 @@ def plain_equation(equation: Equation) -> Equation:
     return equation
 
 
-def scan_options(length: int | None, reverse: bool, unroll: int) -> dict[str, Any]:
+def scan_options(length: Expr | None, reverse: bool, unroll: int) -> dict[str, Any]:
     """The keyword arguments of `lax.scan` that are no defaults. length: None where `xs` has it."""
     found: dict[str, Any] = {} if length is None else {"length": length}
     if reverse:

@@ -29,9 +29,11 @@ class _NoNumber(Exception):
     """An expression that is not made of numbers alone."""
 
 
-def said_number(site: Site, equation: Equation, value: float) -> tuple[ast.expr, Mapping[str, Number]] | None:
+def said_number(
+    site: Site, equation: Equation, value: float, times: int = 1
+) -> tuple[ast.expr, Mapping[str, Number]] | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
-    where there is no such operand, or it has digits only."""
+    where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only."""
     frame = site.frames[-1] if site.frames else None
     node = frame.node if frame is not None and not frame.library else None
     if frame is None or node is None or not math.isfinite(value):
@@ -42,7 +44,7 @@ def said_number(site: Site, equation: Equation, value: float) -> tuple[ast.expr,
     if values is None:
         return None
     dtype = next((t for t in map(_dtype, (*equation.inputs, *equation.outputs)) if t is not None), np.dtype(float))
-    equal: dict[str, tuple[ast.expr, Mapping[str, Number]]] = {}
+    equal: dict[str, list[tuple[ast.expr, Mapping[str, Number]]]] = {}
     for part in parts:
         names: dict[str, Number] = {}
         try:
@@ -52,11 +54,11 @@ def said_number(site: Site, equation: Equation, value: float) -> tuple[ast.expr,
         with np.errstate(over="ignore"):
             is_equal = np.asarray(found, dtype) == np.asarray(value, dtype)
         if is_equal:
-            equal[ast.dump(part)] = part, names
+            equal.setdefault(ast.dump(part), []).append((part, names))
     if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
         return None
     only = next(iter(equal.values()))
-    return only if only[1] else None
+    return only[0] if only[0][1] and len(only) >= times else None
 
 
 def _globals_of(frame: Frame) -> Mapping[str, object] | None:
@@ -82,9 +84,15 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
             return (node.value,)
         case ast.Compare():
             return node.left, *node.comparators
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name == called.rpartition(".")[2]:
-            return *node.args, *[k.value for k in node.keywords]
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _names_of(called):
+            given = *node.args, *[k.value for k in node.keywords]
+            return [part for arg in given for part in (arg.elts if isinstance(arg, ast.Tuple) else (arg,))]
     return ()
+
+
+def _names_of(called: str) -> tuple[str, ...]:
+    """What the author may call the function that an equation calls: a loop that counts is a scan."""
+    return ("scan", "fori_loop") if called == "scan" else (called.rpartition(".")[2],)
 
 
 def _value(node: ast.expr, frame: Frame, values: Mapping[str, object], names: dict[str, Number]) -> Number:

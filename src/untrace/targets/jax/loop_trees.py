@@ -23,6 +23,7 @@ from untrace.lift.naming.words import clean
 from untrace.module.access_paths import last_word, reach
 from untrace.module.grouping.bound_leaves import bind_leaves, own_uses
 from untrace.module.interface.put_together import inner_nodes, is_readable, rebuilt
+from untrace.module.library_calls import argument
 from untrace.module.nested import Body, argument_words, hint_of, scan_options
 from untrace.module.rules import WRITTEN, Whole
 from untrace.provenance.sites import Provenance, names_by_part
@@ -92,7 +93,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
             call = w.lax("map", body.finish(body.value(ys)), given(w, x, operands))
             return assign(w, [(ys, ())], jaxpr, call, "out")
         function = body.finish(Tuple([body.value(last), body.value(ys)]))
-        kwargs = scan_options(None if xs else length, reverse, unroll)
+        kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll)
         arguments = [given(w, carry, operands), *([given(w, x, operands)] if xs else [])]
         return assign(w, [(last, (0,)), (ys, (1,))], jaxpr, w.lax("scan", function, *arguments, **kwargs), body.word)
     except UnsupportedPrimitiveError:  # a tree that has no source form

@@ -18,6 +18,7 @@ from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used
 from untrace.lift.naming.words import singular
 from untrace.module.grouping import stacked
 from untrace.module.grouping.accumulators import Carry
+from untrace.module.library_calls import argument
 from untrace.module.nested import Body, argument_words, group, hint_of, plain_equation, plural, root_name, scan_options
 from untrace.module.rules import Groups
 from untrace.python.tree import Call, Expr, Name, Tuple
@@ -79,7 +80,7 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
         return Groups(call, (outs,), bases, bound=_bound(w, None, carries, bases, made))
     last = carry.value() if carry is not None else group([body.writer.atom(r) for r in jaxpr.results[:carries]])
     function = body.finish(Tuple([last, ys]))
-    kwargs = scan_options(None if xs else length, reverse, unroll)
+    kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll)
     first = _zeros_like(w, operands[consts : consts + carries], state, body) if carry is None else operands[consts:]
     arguments = [carry.init(first) if carry is not None else group(first)]
     if xs:
@@ -187,7 +188,7 @@ def _static_fori(
     if step is None or type(lower) is not Literal or not counter.aval.weak_type:
         return None
     start = int(lower.value)
-    bounds = [w.source(start), w.source(start + length)]
+    bounds = [w.source(start), argument(w, start + length, ())]
     kwargs = {"unroll": unroll} if unroll != 1 else {}
     return _fori(w, operands, jaxpr, step, bounds, consts, consts, 1, kwargs)
 
