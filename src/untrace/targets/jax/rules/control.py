@@ -181,7 +181,7 @@ def scan(w: Any, *operands: Any, jaxpr: Function, length: int, reverse: bool, un
     results = [inner.atom(r) for r in jaxpr.results]
     inner.statements.append(Return(Tuple([_group(results[:carries]), _group(results[carries:])])))
     w.statements.append(definition)
-    kwargs = scan_options(None if xs else length, reverse, unroll)
+    kwargs = scan_options(None if xs else w.source(length), reverse, unroll)
     init = _group(operands[consts : consts + carries])
     call = w.lax("scan", Name(definition.name), init, _group(operands[consts + carries :]), **kwargs)
     return Groups(call, (carries, outs - carries))
