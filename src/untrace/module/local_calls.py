@@ -221,7 +221,7 @@ def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[E
                 return None
             word, example = examples[tuple(places)]
             tree = rebuilt(w, example, [operands[p] for p in places])
-            if any(key_of(values) in _trees_taken(later) for later in w.remaining()[0]):
+            if w.is_taken_later(key_of(values), _trees_taken):
                 name = Name(w.scope.fresh(identifier(word, "tree")))
                 w.statements.append(Assign([name.id], tree))
                 w.trees.add(name, example, values)

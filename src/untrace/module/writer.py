@@ -200,7 +200,7 @@ class FunctionWriter:
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
         self._last_reads: dict[Any, int] | None = None  # value -> place of the last equation that reads it
-        self._last_taken: dict[Any, int] | None = None  # the same of trees that calls take
+        self._last_taken: dict[Callable[[Equation], Iterable[Hashable]], dict[Hashable, int]] = {}  # of trees, by who asks
         self._read: set[Any] | None = None  # what equations and results need, once somebody asks
         self._folding: frozenset[Any] | set[Any] = frozenset()
         self._waiting: Sequence[Equation] = ()  # in the author's order: equations whose expressions have no place yet
@@ -250,9 +250,9 @@ class FunctionWriter:
 
     def is_taken_later(self, key: Hashable, taken_by: Callable[[Equation], Iterable[Hashable]]) -> bool:
         """Whether an equation after the current one takes the tree that `key` stands for: `taken_by` gives its keys."""
-        if self._last_taken is None:
-            self._last_taken = {k: i for i, e in enumerate(self._body) for k in taken_by(e)}
-        return self._last_taken.get(key, -1) > self._at
+        if taken_by not in self._last_taken:
+            self._last_taken[taken_by] = {k: i for i, e in enumerate(self._body) for k in taken_by(e)}
+        return self._last_taken[taken_by].get(key, -1) > self._at
 
     def is_live(self, output: Value | None) -> bool:
         """Whether a result or an effect of this function depends on `output`, of its current equation."""
@@ -390,7 +390,7 @@ class FunctionWriter:
         if self.result_example is not None:
             note_returned(self, equations, results, self.result_example)
         self._body, self._results, self._read = equations, results, None
-        self._last_reads = self._last_taken = None
+        self._last_reads, self._last_taken = None, {}
         self._waiting = ()
         forced = self.module.forced
         dead: set[Equation] = set()

@@ -126,8 +126,9 @@ class _Maker:
             return [[]] * count
         kinds = [k for k, weight in self._kinds() for _ in range(weight)]
         self._random.shuffle(kinds)
-        rows = [self._bases, *self._special()[: count // 3]]
-        self.plain = [0 < n <= len(self._plain()) and n < len(rows) for n in range(count)]
+        plain = self._plain()
+        rows = [self._bases, *[*plain, *self._special()][: count // 3]]
+        self.plain = [0 < n <= len(plain) and n < len(rows) for n in range(count)]
         while len(rows) < count:
             rows.append(kinds[len(rows) % len(kinds)]())
         return [rows[0], *map(self._masked, rows[1:count])]
@@ -169,7 +170,7 @@ class _Maker:
 
     def _special(self) -> list[Row]:
         bases = self._bases
-        found: list[Row] = [*self._plain(), [-b for b in bases], [b * 0 + 1 for b in bases]]
+        found: list[Row] = [[-b for b in bases], [b * 0 + 1 for b in bases]]
         if len(bases) > 1:
             found += [[b if i == j else b * 0 + 1 for j, b in enumerate(bases)] for i in range(min(len(bases), 4))]
         if any(b.size > 1 for b in bases):

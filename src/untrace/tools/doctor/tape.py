@@ -449,8 +449,6 @@ def _in_float64(
     floats = [a.dtype == object or a.dtype.kind == "f" for a in args]
     wide = [exact.parts_of(a)[0] if is_wide else a for a, is_wide in zip(args, floats, strict=True)]
     try:
-        if equation.callee.name == "bitcast_convert_type":
-            raise TypeError("another type has other bits")
         with jax.enable_x64(True):
             arrays = [_array(x) for x in _mapped(_widened(equation.origin), wide, len(args[0]))]
     except Exception:  # what says its types inside, or is a function of the author's: as it is computed
@@ -472,7 +470,9 @@ def _typed(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _widened(eqn: Data) -> Callable[..., Sequence[Data]]:
-    """An equation in double precision."""
+    """An equation in double precision; of a number's bits in its own, for another type has others."""
+    if eqn.primitive.name == "bitcast_convert_type":
+        return lambda x: jax_compat.bind_equation(eqn, (x.astype(eqn.invars[0].aval.dtype),))
     public = getattr(lax, eqn.primitive.name.replace("-", "_"), None)
     if eqn.primitive.name.startswith("scatter") and public is not None:  # whose sum is a jaxpr with types
         kept = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
