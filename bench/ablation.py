@@ -42,6 +42,7 @@ def measure(options: dict[str, Any], record: Record) -> None:
     rewrites = rewrites_in(next(s.why for s in steps if s.name == SIMPLIFIED))
     record.put(stage="whole", whole=written(fn, args, options["derivatives"], ()), fired=fired, rewrites=rewrites)
     found: dict[str, Any] = {}
+    record.put(without=found)
     for name in [*fired, *rewrites]:
         if options["passes"] and name not in options["passes"]:
             continue

@@ -1,9 +1,9 @@
-"""What `untrace.doctor` finds of the functions in `doctor_cases.py` and the five `doctor_fresh` files, and of healthy ones.
+"""What `untrace.doctor` finds of the functions in `doctor_cases.py` and the seven `doctor_fresh` files, and of healthy ones.
 
-    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--fresh3] [--fresh4] [--fresh5] [--fresh6] [--quick]
+    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--fresh3] [--fresh4] [--fresh5] [--fresh6] [--fresh7] [--quick]
 
 Of a faulty function: found, the statement, the cause, a repair, and its worst error on the case's points in ULP (of the
-textbook's result in float64). Of a healthy one: whether anything was found. --fresh to --fresh6: only those that were frozen
+textbook's result in float64). Of a healthy one: whether anything was found. --fresh to --fresh7: only those that were frozen
 before the doctor was run on them, which else are counted by themselves as well. --quick leaves the healthy ones out.
 """
 
@@ -22,6 +22,7 @@ import doctor_fresh3
 import doctor_fresh4
 import doctor_fresh5
 import doctor_fresh6
+import doctor_fresh7
 import doctor_healthy  # noqa: F401  # fills the list
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,7 @@ GROUPS: dict[str, Callable[[cases.Case], bool]] = {
     "fresh4": lambda case: hasattr(doctor_fresh4, case.name),
     "fresh5": lambda case: hasattr(doctor_fresh5, case.name),
     "fresh6": lambda case: hasattr(doctor_fresh6, case.name),
+    "fresh7": lambda case: hasattr(doctor_fresh7, case.name),
     "all": lambda case: True,
 }
 
@@ -106,8 +108,9 @@ def main() -> None:
     parser.add_argument("--fresh4", action="store_true")
     parser.add_argument("--fresh5", action="store_true")
     parser.add_argument("--fresh6", action="store_true")
+    parser.add_argument("--fresh7", action="store_true")
     options = parser.parse_args()
-    asked = [group for group in ("fresh", "fresh2", "fresh3", "fresh4", "fresh5", "fresh6") if getattr(options, group)] or ["all"]
+    asked = [group for group in GROUPS if getattr(options, group, False)] or ["all"]
     faulty, healthy = [
         [c for c in every if (not options.only or c.name in options.only) and any(GROUPS[g](c) for g in asked)]
         for every in (cases.FAULTY, cases.HEALTHY)

@@ -290,3 +290,44 @@ def test_a_power_that_keeps_its_sign_has_a_derivative_at_zero():
     assert found.repairs == ("x * |x|**p",)
     slope = repaired(found).loss
     np.testing.assert_allclose(slope(np.array([0.0, 1.0, -1.0], np.float32)), [0.0, 1.75, 1.75], rtol=1e-6)
+
+
+def test_points_have_no_distance_from_themselves_however_they_are_moved():
+    """The derivative there is known from points that are a little apart."""
+
+    def repulsion(places):
+        gaps = places[:, None] - places[None]
+        distances = jnp.sqrt(jnp.sum(gaps * gaps, axis=-1))
+        return jnp.sum(jnp.exp(-distances))
+
+    places = np.array([[0, 1], [2, -0.5], [-1, 3], [0.5, 0.25]], np.float32)
+    found = untrace.doctor(jax.grad(repulsion))(places)
+    assert found.repairs == ("norm, its derivative",)
+    gaps = places[:, None] - places[None]
+    distances = np.linalg.norm(gaps, axis=-1, keepdims=True) + 1e-30
+    wanted = np.sum(-2 * np.exp(-distances) * gaps / distances, axis=1)
+    np.testing.assert_allclose(repaired(found).repulsion(places), wanted, rtol=1e-5)
+
+
+def test_a_small_repair_leaves_a_larger_one_its_place():
+    def log_likelihood(hits, tries, chances):
+        return hits * jnp.log(chances) + (tries - hits) * jnp.log(1 - chances)
+
+    args = [np.array(x, np.float32) for x in ([0, 3, 5], [4, 10, 5], [0, 0.25, 1])]
+    found = untrace.doctor(log_likelihood)(*args)
+    assert set(found.repairs) == {"x * log(1 - y)", "x * log(y)"}
+
+
+def test_complex_numbers_and_long_programs_are_read():
+    def strength(signal):
+        spectrum = jnp.fft.rfft(signal)
+        return jnp.sum(jnp.real(spectrum * (1 - 0.5j)) ** 2)
+
+    def settled(x):
+        for _ in range(300):
+            x = jnp.cos(x) * 0.5 + x * 0.25
+        return x
+
+    signal = np.array([0.5, -1, 2, 0.25], np.float32)
+    assert not untrace.doctor(jax.grad(strength))(signal).findings
+    assert not untrace.doctor(settled)(0.3).findings

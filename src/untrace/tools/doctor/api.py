@@ -19,6 +19,7 @@ from untrace._errors import UntraceError
 from untrace._places import place_of
 from untrace.capture.function import Captured, expand, name_of, trace
 from untrace.capture.jaxpr import Importer
+from untrace.driver.attempts import interpreter_settings
 from untrace.ir.evaluate import bound, by_body, run_equations
 from untrace.ir.nodes import Equation, Function, Literal, Local, Primitive
 from untrace.ir.structured import CustomRule
@@ -73,7 +74,8 @@ def doctor(
 
     def examined(*args: Any, **kwargs: Any) -> Diagnosis:
         nums, names = static_arguments(fn, args, static_argnums, static_argnames)
-        return _Patient(fn, args, kwargs, nums, names, seed).diagnosis()
+        with interpreter_settings():
+            return _Patient(fn, args, kwargs, nums, names, seed).diagnosis()
 
     return examined
 

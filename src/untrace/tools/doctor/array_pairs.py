@@ -151,6 +151,13 @@ def _log_running_product(x: Data, axis: Data, keepdims: bool) -> Data:
     return jnp.where(is_positive, logs, jnp.log(jnp.cumprod(x, axis=_only(axis))))
 
 
+def _lost_of_running_product(x: Data, axis: Data, keepdims: bool) -> Data:
+    """1 less the running products of 1 - x, of numbers below 1."""
+    is_below = jnp.all(x < 1, axis=axis, keepdims=True)
+    lost = -jnp.expm1(jnp.cumsum(jnp.log1p(-jnp.where(is_below, x, 0.0)), axis=_only(axis)))
+    return jnp.where(is_below, lost, 1 - jnp.cumprod(1 - x, axis=_only(axis)))
+
+
 def _growth_of_many(x: Data, axis: Data, keepdims: bool) -> Data:
     is_near = jnp.max(jnp.abs(x), axis=axis, keepdims=True) < 0.5
     logs = jnp.sum(jnp.log1p(jnp.where(is_near, x, 0.0)), axis=axis, keepdims=keepdims)
@@ -178,6 +185,12 @@ ARRAYS = [
     Pair("growth of many", "the product is nearly 1 for small x",
          [lambda x, axis, keepdims: jnp.prod(1 + x, axis=axis, keepdims=keepdims) - 1],
          _growth_of_many, arrays=True),
+    Pair("what a running product leaves of 1", "1 - x keeps nothing of a small x, and the product is nearly 1",
+         [lambda x, axis, keepdims: 1 - jnp.cumprod(1 - x, axis=_only(axis))],
+         _lost_of_running_product, arrays=True),
+    Pair("logarithm of a running sum of exponentials", "exp overflows or underflows before the logarithm undoes it",
+         [lambda x, axis, keepdims: jnp.log(jnp.cumsum(jnp.exp(x), axis=_only(axis)))],
+         lambda x, axis, keepdims: jax.lax.cumlogsumexp(x, axis=_only(axis)), arrays=True),
     Pair("logarithm of a running product", "1 - x keeps nothing of a small x, and the product underflows",
          [lambda x, axis, keepdims: jnp.log(jnp.cumprod(1 - x, axis=_only(axis)))],
          _log_survival, arrays=True),

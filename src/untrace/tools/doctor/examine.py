@@ -128,9 +128,28 @@ def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np
             undefined |= worst(~truth.known).astype(bool)
     rows = np.flatnonzero(undefined)[:_MOST_ROWS]
     undefined[:] = False
-    if not len(rows):
-        return undefined, bounded, endless
-    around, wider = ([_moved(tape, rows, draw, by) for draw in range(_DRAWS)] for by in (exact.beside, exact.further))
+    for apart in (False, True) if len(rows) else ():
+        _put_limits(tape, truths, rows, apart, (undefined, bounded, endless))
+        missing = [~t.known[rows] for t in truths if t is not None]
+        rows = rows[np.any([worst(m).astype(bool) for m in missing], axis=0) & ~endless[rows]]
+        if not len(rows):
+            break
+    return undefined, bounded, endless
+
+
+def _put_limits(
+    tape: Tape,
+    truths: list[Truth | None],
+    rows: np.ndarray,
+    apart: bool,
+    masks: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Puts limits in the place of what has no value in some samples. apart: a difference that is 0 however the inputs are moved
+    (a point's distance from itself) is moved as well. masks: what `_with_limits` gives."""
+    undefined, bounded, endless = masks
+    around, wider = (
+        [_moved(tape, rows, draw, by, apart) for draw in range(_DRAWS)] for by in (exact.beside, exact.further)
+    )
     for i, truth in enumerate(truths):
         if truth is None:
             continue
@@ -157,7 +176,6 @@ def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np
         undefined[rows] |= worst(missing).astype(bool)
         wide = missing & (high - low > 1e-5 * np.maximum(np.abs(low), np.abs(high)))
         bounded[rows] |= worst(wide).astype(bool)
-    return undefined, bounded, endless
 
 
 def _put(
@@ -183,14 +201,22 @@ def _hull(values: np.ndarray, most: float) -> tuple[np.ndarray, np.ndarray, np.n
     return np.where(known, low, np.nan), np.where(known, high, np.nan), known
 
 
-def _moved(tape: Tape, rows: np.ndarray, draw: int, by: exact.Moving) -> Mapping[Quantity, np.ndarray]:
-    """The exact values where each input is moved a little."""
+def _moved(
+    tape: Tape, rows: np.ndarray, draw: int, by: exact.Moving, apart: bool = False
+) -> Mapping[Quantity, np.ndarray]:
+    """The exact values where each input is moved a little; `apart`: and each difference that is 0."""
     random = np.random.default_rng(draw)
     moved = {
         q: by(np.asarray(q.exact)[rows], random, draw)
         for q in (*tape.inputs, *tape.constants)
         if q.is_float and (q.exact is not q.computed)
     }
+    if apart:
+        for quantity in [q for step in tape.steps if step.name == "sub" for q in step.outputs if q.is_float]:
+            values = np.asarray(quantity.exact)[rows]
+            is_zero = np.asarray(values == 0, bool)
+            if is_zero.any():
+                moved[quantity] = np.where(is_zero, by(values, random, draw), values)
     return tape.replayed(moved, rows)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from untrace.ir.types import Data
-from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, expm1_ratio, gap_of, safe_divide
+from untrace.tools.doctor.pair import THREE, TWO, Pair, by_series, expm1_ratio, gap_of, safe_divide, series
 
 
 def _log1mexp(x: Data) -> Data:
@@ -42,6 +42,26 @@ def _expm1_less_x(x: Data) -> Data:
 
 def _expm1_ratio_slope(x: Data, ct: Data) -> Data:
     return ct * by_series(x, x, _PHI1_SLOPE, lambda x: (x * jnp.exp(x) - jnp.expm1(x)) / (x * x))
+
+
+def _hump(x: Data) -> Data:
+    """(1 - exp(-x)) / x - exp(-x)."""
+    is_small = jnp.abs(x) < 1
+    near, far = jnp.where(is_small, x, 0.0), jnp.where(is_small, 1.0, x)
+    return jnp.where(is_small, near * series(-near, _PHI1_SLOPE), (1 - jnp.exp(-far)) / far - jnp.exp(-far))
+
+
+_ODD = [0.25 ** (2 * k) / (2 * k + 3) for k in range(16)]
+
+
+def _deviance(x: Data, y: Data, gap: Data | None = None) -> Data:
+    """x * log(x / y) - (x - y): Loader, Fast and accurate computation of binomial probabilities, 2000."""
+    gap = gap_of(x, y, gap)
+    is_near = jnp.abs(gap) < 0.25 * jnp.abs(x + y)
+    part = jnp.where(is_near, gap / jnp.where(is_near, x + y, 1.0), 0.0)
+    near = gap * part + 2 * x * part**3 * series((4 * part) ** 2, _ODD)
+    far = jnp.where(x == 0, 0.0, x * jnp.log(jnp.where(is_near | (x == 0), 1.0, x / y)))
+    return jnp.where(is_near, near, far - gap)
 
 
 def _complement_of_growth(x: Data, n: Data) -> Data:
@@ -243,6 +263,12 @@ EXPONENTIALS = [
     Pair("x * log(y)", "0 * log(0) is NaN",
          [lambda x, y: x * jnp.log(y)], lambda x, y: jnp.where(x == 0, 0.0, x * jnp.log(jnp.where(x == 0, 1.0, y))), TWO,
          values=[0, 1]),
+    Pair("x * log(1 - y)", "1 - y keeps nothing of a small y, and 0 * log(0) is NaN",
+         [lambda x, y: x * jnp.log(1 - y)],
+         lambda x, y: jnp.where(x == 0, 0.0, x * jnp.log1p(jnp.where(x == 0, 0.0, -y))), TWO, values=[0, 1]),
+    Pair("x * log(x / y) - (x - y)", "the logarithm cancels with the difference where x is near y, and 0 * log(0) is NaN",
+         [lambda x, y: x * jnp.log(x / y) - (x - y), lambda x, y: x * jnp.log(x / y) - x + y],
+         _deviance, TWO, values=[0, 1], gap=True),
     Pair("x / x-like quotient", "inf / inf for large x",
          [lambda x, c: x / (x + c)], lambda x, c: 1 / (1 + c / x), TWO, values=[0]),
     # An exponential whose logarithm is taken with something beside it.
@@ -326,6 +352,8 @@ EXPONENTIALS = [
          lambda x: (jnp.exp(-0.5 * jnp.abs(x)) / jnp.expm1(-jnp.abs(x))) ** 2, values=[0]),
     Pair("exp over exp - 1", "inf / inf for large x, and exp(x) - 1 cancels for small x",
          [lambda x: jnp.exp(x) / (jnp.exp(x) - 1)], lambda x: -1 / jnp.expm1(-x)),
+    Pair("1 - exp(-x), over x, less exp(-x)", "both are nearly 1 for small x",
+         [lambda x: (1 - jnp.exp(-x)) / x - jnp.exp(-x)], _hump),
     Pair("x over exp - 1", "exp(x) - 1 cancels for small x, and is 0 at 0",
          [lambda x: x / (jnp.exp(x) - 1), lambda x: x / jnp.expm1(x)], lambda x: safe_divide(x, jnp.expm1(x), 1.0), values=[0]),
     Pair("x over 1 - exp(-x)", "1 - exp(-x) cancels for small x, and is 0 at 0",
@@ -336,6 +364,9 @@ EXPONENTIALS = [
     Pair("(exp(x) - 1 - x) / x**2", "1 + x and exp(x) cancel for small x",
          [lambda x: (jnp.exp(x) - 1 - x) / (x * x), lambda x: (jnp.expm1(x) - x) / (x * x)], _expm1_less_x),
     Pair("cosh - 1", "cosh(x) - 1 cancels for small x", [lambda x: jnp.cosh(x) - 1], lambda x: 2 * jnp.sinh(0.5 * x) ** 2),
+    Pair("cosh less cos", "both are nearly 1 for small numbers",
+         [lambda x, y: jnp.cosh(x) - jnp.cos(y)],
+         lambda x, y: 2 * (jnp.sinh(0.5 * x) ** 2 + jnp.sin(0.5 * y) ** 2), TWO, values=[0, 1]),
     Pair("1 - cosh", "1 - cosh(x) cancels for small x", [lambda x: 1 - jnp.cosh(x)], lambda x: -2 * jnp.sinh(0.5 * x) ** 2),
     Pair("difference of exponentials", "the exponentials cancel where x and y are near",
          [lambda x, y: jnp.exp(x) - jnp.exp(y)], _exp_difference, TWO, values=[0, 1], gap=True,

@@ -114,12 +114,17 @@ def matches_in(function: Function, derivatives: frozenset[str] | None, only: Pai
         found += _parted_in(terms, equation, value, elementwise, arrays)
         if only is None or not only.known:
             found += [Match(p, equation, [*map(Affine, of)]) for p, of in series_patterns(makers, terms, equation)]
+    # What is a norm as it stands is no multiple of a root mean square.
+    plain = {m.anchor for m in found if m.pattern.pair.arrays and _is_plainly(m)}
+    found = [m for m in found if not m.pattern.pair.arrays or m.anchor not in plain or _is_plainly(m)]
     return sorted(found, key=lambda match: (-match.pattern.size, not _is_plainly(match)))
 
 
 def _is_plainly(match: Match) -> bool:
-    """Whether it is what the pattern says, and no multiple of it: a norm is one of a root mean square."""
-    return math.isclose(match.factor * (match.beside.factor if match.beside is not None else 1.0), 1.0, rel_tol=1e-6)
+    """Whether it is what the pattern says, doubled or halved perhaps, and no other multiple of it: a norm is one of a root
+    mean square."""
+    part, _ = math.frexp(abs(match.factor * (match.beside.factor if match.beside is not None else 1.0)))
+    return math.isclose(part, 0.5, rel_tol=1e-6) or math.isclose(part, 1.0, rel_tol=1e-6)
 
 
 def _array_patterns(function: Function, names: Names) -> Mapping[object, Sequence[Pattern]]:

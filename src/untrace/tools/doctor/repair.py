@@ -134,7 +134,10 @@ def _best(
             idle.append(key)
             continue
         helpful.append(key)
-        if best is None or _left(found, made[2]) < _left(found, best[2]):
+        # What is put in everywhere may stand in the place of a larger one, which cannot be found after it.
+        changes = made[1][0].changes
+        hides = len(changes) > 1 and chosen is not None and any(c.anchor.origin is chosen[1] for c in changes)
+        if best is None or not hides and _left(found, made[2]) < _left(found, best[2]):
             best, chosen = made, key
         # What helps far away only is no reason not to look for what helps nearby.
         is_near = _left(found, best[2])[0] < _left(found, errors)[0] or not _left(found, errors)[0]

@@ -230,7 +230,7 @@ class Terms:
         if type(x) is Term:
             return x.name, x.key, tuple([self._number(a) for a in x.args])
         if type(x) is Literal:
-            return "literal", float(x.value)
+            return "literal", complex(x.value)
         if type(x) is Constant:
             return "constant", x
         assert type(x) is Value
