@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from doctor_cases import CANCEL, NAN, OVER, SENSE, UNDER, faulty, healthy, total
-from jax.scipy.special import logsumexp, xlog1py, xlogy
 from jax.scipy import stats
+from jax.scipy.special import logsumexp, xlog1py, xlogy
 from scipy import special
 
 
@@ -39,7 +39,13 @@ def _exp_less_two_terms(x):  # exp(x) - 1 - x
 # ---------------------------------------------------------------- faulty: formulas
 
 
-@faulty(CANCEL, SENSE, args=(1e-3,), textbook=lambda x: 4 * np.sinh(x / 2) ** 2, points=[(1e-3,), (-0.01,), (0.1,), (2,), (1e-5,)])
+@faulty(
+    CANCEL,
+    SENSE,
+    args=(1e-3,),
+    textbook=lambda x: 4 * np.sinh(x / 2) ** 2,
+    points=[(1e-3,), (-0.01,), (0.1,), (2,), (1e-5,)],
+)
 def p_exp_second_difference(x):  # F, problem 3.3.7
     return jnp.exp(x) - 2 + jnp.exp(-x)  # <-
 
@@ -51,7 +57,14 @@ def p_nonlin2(x, y):  # F
     return (t - 1) / (t * t - 1)  # <-
 
 
-@faulty(CANCEL, SENSE, NAN, args=(1.0,), textbook=lambda t: 256 * np.tan(np.arctan(t) / 256), points=[(1,), (0.57735,), (0.1,), (5,)])
+@faulty(
+    CANCEL,
+    SENSE,
+    NAN,
+    args=(1.0,),
+    textbook=lambda t: 256 * np.tan(np.arctan(t) / 256),
+    points=[(1,), (0.57735,), (0.1,), (5,)],
+)
 def p_archimedes(tangent):  # A: half the angle, eight times
     def halve(_, t):
         return (jnp.sqrt(1 + t * t) - 1) / t  # <-
@@ -59,7 +72,9 @@ def p_archimedes(tangent):  # A: half the angle, eight times
     return 256 * jax.lax.fori_loop(0, 8, halve, tangent)
 
 
-@faulty(CANCEL, SENSE, args=(0.01,), textbook=lambda x: special.spherical_jn(1, x), points=[(0.01,), (1e-3,), (0.1,), (2,)])
+@faulty(
+    CANCEL, SENSE, args=(0.01,), textbook=lambda x: special.spherical_jn(1, x), points=[(0.01,), (1e-3,), (0.1,), (2,)]
+)
 def p_spherical_bessel(x):  # G
     return jnp.sin(x) / x**2 - jnp.cos(x) / x  # <-
 
@@ -187,7 +202,9 @@ def p_continuous_bernoulli(chance):  # D: the logarithm of the constant
 
 
 _WORDS = np.arange(16) % 5
-_RATES = np.stack([2.0**-10 * (1 + _WORDS), 2.0**-10 * (2 + _WORDS[::-1]), 2.0**-9 * (1 + np.arange(16) % 3)]).astype(np.float32)
+_RATES = np.stack([2.0**-10 * (1 + _WORDS), 2.0**-10 * (2 + _WORDS[::-1]), 2.0**-9 * (1 + np.arange(16) % 3)]).astype(
+    np.float32
+)
 _PRIOR, _ALL, _FEW = _array(0.5, 0.25, 0.25), np.ones(16, np.float32), np.array([1, 0, 0] * 2 + [0] * 10, np.float32)
 
 
@@ -282,7 +299,11 @@ def _transport(cost, rows, columns, blur):
     return np.sum(cost * np.exp((f[:, None] + g[None] - cost) / blur))
 
 
-_COST, _ROWS, _COLUMNS = _array([2, 3, 2.5], [2.25, 2, 4], [3.5, 2.75, 2]), _array(0.5, 0.25, 0.25), _array(0.25, 0.375, 0.375)
+_COST, _ROWS, _COLUMNS = (
+    _array([2, 3, 2.5], [2.25, 2, 4], [3.5, 2.75, 2]),
+    _array(0.5, 0.25, 0.25),
+    _array(0.25, 0.375, 0.375),
+)
 
 
 @faulty(UNDER, NAN, OVER, args=(_COST, _ROWS, _COLUMNS, 0.5), textbook=_transport,
@@ -344,7 +365,13 @@ def _box_slope(places, half):
 _SPOTS, _HALF = _array([0.5, -0.25, 1.25], [3, 1, -4], [-0.5, 2.5, 0.25]), _array(1, 2, 1.5)
 
 
-@faulty(NAN, args=(_SPOTS, _HALF), of=total, textbook=_box_slope, points=[(_SPOTS, _HALF), (3 * _SPOTS, _HALF), (_SPOTS / 8, _HALF)])
+@faulty(
+    NAN,
+    args=(_SPOTS, _HALF),
+    of=total,
+    textbook=_box_slope,
+    points=[(_SPOTS, _HALF), (3 * _SPOTS, _HALF), (_SPOTS / 8, _HALF)],
+)
 def p_box_distance_slope(places, half):  # Q, J
     def distance(place):
         over = jnp.abs(place) - half
@@ -397,7 +424,14 @@ def _spectral_slope(signal):
 _SIGNAL = _array(0.5, -1, 2, 0.25, 1.5, -0.75, 3, -2)
 
 
-@faulty(NAN, OVER, args=(_SIGNAL,), of=total, textbook=_spectral_slope, points=[(_SIGNAL,), (0 * _SIGNAL,), (_SIGNAL[::-1] * 4,)])
+@faulty(
+    NAN,
+    OVER,
+    args=(_SIGNAL,),
+    of=total,
+    textbook=_spectral_slope,
+    points=[(_SIGNAL,), (0 * _SIGNAL,), (_SIGNAL[::-1] * 4,)],
+)
 def p_spectral_slope(signal):  # Y, J
     spectrum = jnp.fft.rfft(signal)
     return jnp.sqrt(jnp.real(spectrum) ** 2 + jnp.imag(spectrum) ** 2)  # <-
@@ -411,7 +445,14 @@ def _ice_slope(strains):
 _STRAINS = _array([0.5, 1, -2], [0, 0, 0], [1e-3, 0, 2e-3])
 
 
-@faulty(NAN, OVER, args=(_STRAINS,), of=jax.grad, textbook=_ice_slope, points=[(_STRAINS,), (0 * _STRAINS,), (8 * _STRAINS[::-1],)])
+@faulty(
+    NAN,
+    OVER,
+    args=(_STRAINS,),
+    of=jax.grad,
+    textbook=_ice_slope,
+    points=[(_STRAINS,), (0 * _STRAINS,), (8 * _STRAINS[::-1],)],
+)
 def p_ice_dissipation_slope(strains):  # I, J
     squares = jnp.sum(strains**2, axis=1)
     return jnp.sum(squares ** (2 / 3))  # <-

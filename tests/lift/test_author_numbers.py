@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ import untrace
 
 GRAVITY, STEP, SCALE, COUNT = 9.81, 0.01, 2.0, 3
 LOW, HIGH = 0.5, 0.5
+LENGTH = 3.5
+CELLS = 7
+WIDTH: float = LENGTH / CELLS
+HALF = WIDTH / 2
+MOVED = LENGTH
+MOVED = MOVED + 1
 HUGE = 10**400
 X = np.linspace(0.1, 1.0, 6, dtype=np.float32)
 
@@ -72,6 +79,30 @@ def test_a_number_that_happens_to_be_equal_has_no_name(tmp_path: Path) -> None:
 def test_a_variable_of_the_function_hides_the_modules_number(tmp_path: Path) -> None:
     source = source_of(hidden, tmp_path)
     assert "3.0" in source and re.search(r"tanh\(\w+ \* SCALE\)", source), source
+
+
+def on_a_grid(v: Any) -> Any:
+    return jnp.floor(v / WIDTH) + HALF * v - v * MOVED
+
+
+def test_a_number_that_is_made_of_others_is_made_of_them(tmp_path: Path) -> None:
+    source = source_of(on_a_grid, tmp_path)
+    for line in ("LENGTH = 3.5", "CELLS = 7", "WIDTH = LENGTH / CELLS", "HALF = WIDTH / 2", "MOVED = 4.5"):
+        assert f"\n{line}\n" in source, source
+    names: dict[str, Any] = {}
+    exec(source.replace("CELLS = 7", "CELLS = 14"), names)
+    expected = np.floor(X / 0.25) + 0.125 * X - X * 4.5
+    np.testing.assert_allclose(names["on_a_grid"](jnp.asarray(X)), expected, rtol=1e-6)
+
+
+def turned(v: Any) -> Any:
+    return jnp.sin(2 * np.pi * v) + jnp.log(v / math.e) - 3.1415927 * v
+
+
+def test_pi_is_no_digits(tmp_path: Path) -> None:
+    source = source_of(turned, tmp_path)
+    assert "2 * jnp.pi * v" in source and "v / jnp.e" in source and "3.1415927 * v" in source, source
+    assert "np.pi" in untrace.decompile(turned, target="numpy")(X).source
 
 
 def clipped(v: Any) -> Any:

@@ -26,6 +26,7 @@ class ConstantWriter:
     """What `ModuleWriter` does with constants and literals, and with the helper that reads the large ones."""
 
     idiomatic: bool
+    namespace: str
 
     def __init__(self) -> None:
         self.provenance = Provenance()  # that of the program
@@ -236,13 +237,12 @@ class ConstantWriter:
         self.constants.append(Assign([name], expr))
         return Name(name)
 
-    def number_named(self, name: str, value: float) -> Name:
-        """The module's name for a number of the author's module: it has `GRAVITY = 9.81` then."""
+    def number_named(self, name: str, value: float, made: Expr | None = None) -> Name:
+        """The module's name for a number of the author's module: it has `GRAVITY = 9.81` then, or what it is `made` of."""
         found = self._numbers.get((name, value))
         if found is None:
-            found = self._numbers[name, value] = self._module_name(
-                identifier(name, "number"), Text(repr(value), UNARY if value < 0 else ATOM)
-            )
+            expr = Text(repr(value), UNARY if value < 0 else ATOM) if made is None else made
+            found = self._numbers[name, value] = self._module_name(identifier(name, "number"), expr)
         return found
 
     def literal(self, literal: Literal) -> Expr:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Slot
-from untrace.lift.naming.numbers import ARITHMETIC, said_number
+from untrace.lift.naming.numbers import ARITHMETIC, Given, said_number
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
 from untrace.module.sizes import joined
@@ -145,21 +145,25 @@ def author_number(module: ConstantWriter, equation: Equation, value: float, time
     said = None if site is None else said_number(site, equation, value, times)
     if said is None:
         return None
-    names = {name: module.number_named(name, number) for name, number in said[1].items()}
 
-    def written(node: ast.expr) -> Expr:
+    def written(node: ast.expr, numbers: Mapping[str, Given]) -> Expr:
         match node:
             case ast.Name(id=name):
-                return names[name]
+                given = numbers[name]
+                made = None if given.made is None else written(given.made, given.of)
+                return module.number_named(name, given.value, made)
+            case ast.Attribute(attr=attribute):
+                module.modules.add(module.namespace)
+                return Text(f"{module.namespace}.{attribute}")
             case ast.UnaryOp(operand=operand):
-                return Unary("-", written(operand))
+                return Unary("-", written(operand, numbers))
             case ast.BinOp(left=left, op=op, right=right):
-                return Binary(written(left), _BINARY[ARITHMETIC[type(op)].__name__], written(right))
+                return Binary(written(left, numbers), _BINARY[ARITHMETIC[type(op)].__name__], written(right, numbers))
             case ast.Constant(value=value):
                 return Text(repr(value))
         raise AssertionError(node)
 
-    return written(said[0])
+    return written(*said)
 
 
 def number(w: Any, value: float) -> Expr:

@@ -7,10 +7,14 @@ Nothing of the author's is run for it: names are looked up in the module, and Py
 from __future__ import annotations
 
 import ast
+import functools
+import linecache
 import math
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -23,6 +27,18 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
 }  # fmt: skip
 _LARGEST_POWER = 64
+_OF_MODULES = {"pi": math.pi, "e": math.e}
+_MODULES = ("math", "numpy", "jax.numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A number of the author's module. `made`: the expression that it is given there, of other such numbers, where it still has
+    that value; these are `of`, by name."""
+
+    value: Number
+    made: ast.expr | None
+    of: Mapping[str, Given]
 
 
 class _NoNumber(Exception):
@@ -31,7 +47,7 @@ class _NoNumber(Exception):
 
 def said_number(
     site: Site, equation: Equation, value: float, times: int = 1
-) -> tuple[ast.expr, Mapping[str, Number]] | None:
+) -> tuple[ast.expr, Mapping[str, Given]] | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
     where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only."""
     frame = site.frames[-1] if site.frames else None
@@ -44,11 +60,12 @@ def said_number(
     if values is None:
         return None
     dtype = next((t for t in map(_dtype, (*equation.inputs, *equation.outputs)) if t is not None), np.dtype(float))
-    equal: dict[str, list[tuple[ast.expr, Mapping[str, Number]]]] = {}
+    reader = _Reader(values, frame.code.co_names, frame.file)
+    equal: dict[str, list[tuple[ast.expr, Mapping[str, Given]]]] = {}
     for part in parts:
-        names: dict[str, Number] = {}
+        names: dict[str, Given] = {}
         try:
-            found = _value(part, frame, values, names)
+            found = reader.value(part, names)
         except (_NoNumber, ArithmeticError):
             continue
         with np.errstate(over="ignore"):
@@ -58,7 +75,8 @@ def said_number(
     if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
         return None
     only = next(iter(equal.values()))
-    return only[0] if only[0][1] and len(only) >= times else None
+    is_said = any(isinstance(n, ast.Name) for n in ast.walk(only[0][0]))
+    return only[0] if is_said and len(only) >= times else None
 
 
 def _globals_of(frame: Frame) -> Mapping[str, object] | None:
@@ -95,30 +113,68 @@ def _names_of(called: str) -> tuple[str, ...]:
     return ("scan", "fori_loop") if called == "scan" else (called.rpartition(".")[2],)
 
 
-def _value(node: ast.expr, frame: Frame, values: Mapping[str, object], names: dict[str, Number]) -> Number:
-    """The value of an expression of numbers, none of them larger than a float; the names in it go to `names`. Raises
-    _NoNumber and ArithmeticError."""
-    found = _unbounded(node, frame, values, names)
-    if not math.isfinite(float(found)):
+class _Reader:
+    """Computes expressions of numbers. `readable`: the names that mean what the module has; `before`: a line of the file that
+    numbers of the module have to be made before, to be said by what they are made of."""
+
+    def __init__(self, values: Mapping[str, object], readable: Container[str], file: str, before: int = sys.maxsize):
+        self.values, self.readable, self.file, self.before = values, readable, file, before
+
+    def value(self, node: ast.expr, names: dict[str, Given]) -> Number:
+        """The value of an expression of numbers, none of them larger than a float; the names in it go to `names`. Raises
+        _NoNumber and ArithmeticError."""
+        found = self._unbounded(node, names)
+        if not math.isfinite(float(found)):
+            raise _NoNumber
+        return found
+
+    def _unbounded(self, node: ast.expr, names: dict[str, Given]) -> Number:
+        match node:
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return number
+            case ast.Name(id=name) if name in self.readable:
+                found = self.values.get(name)
+                if type(found) is int or type(found) is float:
+                    names[name] = self._given(name, found)
+                    return found
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in self.readable:
+                module = self.values.get(name)
+                if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
+                    return _OF_MODULES[attribute]
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self.value(operand, names)
+            case ast.BinOp(op=op) if type(op) in ARITHMETIC:
+                left, right = self.value(node.left, names), self.value(node.right, names)
+                if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
+                    raise _NoNumber
+                return ARITHMETIC[type(op)](left, right)
         raise _NoNumber
-    return found
+
+    def _given(self, name: str, value: Number) -> Given:
+        made = _assigned(self.file).get(name)
+        of: dict[str, Given] = {}
+        if made is not None and made.lineno < self.before:
+            try:
+                found = _Reader(self.values, self.values, self.file, made.lineno).value(made, of)
+            except (_NoNumber, ArithmeticError):
+                found = None
+            if of and type(found) is type(value) and found == value:
+                return Given(value, made, of)
+        return Given(value, None, {})
 
 
-def _unbounded(node: ast.expr, frame: Frame, values: Mapping[str, object], names: dict[str, Number]) -> Number:
-    match node:
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
-        case ast.Name(id=name) if name in frame.code.co_names:
-            found = values.get(name)
-            if type(found) is int or type(found) is float:
-                names[name] = found
-                return found
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, frame, values, names)
-        case ast.BinOp(op=op) if type(op) in ARITHMETIC:
-            left = _value(node.left, frame, values, names)
-            right = _value(node.right, frame, values, names)
-            if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
-                raise _NoNumber
-            return ARITHMETIC[type(op)](left, right)
-    raise _NoNumber
+@functools.cache
+def _assigned(file: str) -> Mapping[str, ast.expr]:
+    """The expressions that names are given at the top of a file, of those that are given one once."""
+    try:
+        body = ast.parse("".join(linecache.getlines(file))).body
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[str, list[ast.expr]] = {}
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(
+                target=ast.Name(id=name), value=ast.expr() as value
+            ):
+                found.setdefault(name, []).append(value)
+    return {name: values[0] for name, values in found.items() if len(values) == 1}
