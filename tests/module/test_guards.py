@@ -348,3 +348,40 @@ def test_a_part_that_comes_again_has_a_letter():
     other = {**state, "mean": {**params, "head": jnp.ones(4, jnp.int32)}}
     with pytest.raises(TypeError, match=r"mean: {encoder: {kernel_0: f32.3,4., .*}, head: i32"):
         found(other, jnp.ones(2))
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["leaves"], meta_fields=["names"])
+@dataclasses.dataclass
+class Named:
+    """What a library keeps of its parameters: with their names, which the program does not look at."""
+
+    leaves: list
+    names: tuple
+
+
+def test_a_long_type_with_names_that_do_not_matter_is_no_hash(tmp_path):
+    parts = [{f"{word}_{i}": jnp.ones((3, 4)) for i in range(12)} for word in ("kernel", "recurrent")]
+    state = (Named(parts, ("kernel", "recurrent")), Named(parts, ("kernel", "recurrent")), parts[0])
+
+    def step(state):
+        return jax.tree.map(lambda p, m: p - 0.5 * m, state[0], state[1]), jax.tree.map(jnp.sum, state[2])
+
+    found = untrace.decompile(step, sizes="fixed")(state)
+    text = re.sub(r'"\n +"', "", found.source)
+    assert "| ((*, *))); state: (P, P, Q)" in text, text
+    other = (*[dataclasses.replace(part, names=("k", "r")) for part in state[:2]], parts[0])
+    assert saved(found, tmp_path)(other)[0].names == ("k", "r")
+
+
+def gamma_of_all(key, x, prior):
+    return prior / jax.random.gamma(key, 2.0 + 0.5 * x.shape[0]) + 0.5 * jnp.sum(x**2)
+
+
+def test_a_line_in_a_size_is_followed(tmp_path):
+    key = jax.random.key(3)
+    found = untrace.decompile(gamma_of_all)(key, jnp.arange(5.0), 1.0)
+    assert "2.0 + 0.5 * " in found.source, found.source
+    text = saved(found, tmp_path)
+    for count in (2, 4, 9):
+        x = jnp.arange(float(count))
+        np.testing.assert_array_equal(jax.jit(text)(key, x, 1.0), jax.jit(gamma_of_all)(key, x, 1.0))

@@ -77,7 +77,9 @@ class Sizes:
     def number(self, value: float) -> Expr | None:
         """The source of a number that is computed of sizes (`1.0 / x.shape[0]`, `2.0`); None of any other."""
         if value == int(value):
-            return self.expression(int(value))
+            found = self.expression(int(value))
+            if found is not None or value not in self.fractions:
+                return found
         exact = value
         if value not in self.fractions:  # written as short as its type allows
             short = float(np.float32(value))
@@ -386,7 +388,20 @@ def _fraction(wanted: Sequence[float], base: Sequence[int], is_rounded: bool = F
         for factor, text in _plain([p / w for w, p in zip(wanted, parts, strict=True)]):
             if _same([p / factor for p in parts], wanted):
                 return 3, functools.partial(_divided, text, summand)
-    return None
+    return _affine(wanted, base)
+
+
+def _affine(wanted: Sequence[float], base: Sequence[int]) -> tuple[int, Written] | None:
+    """`2.0 + 0.5 * n`, of numbers that are on one line at three sizes or more."""
+    if len(set(base)) < 3 or base[0] == base[1]:
+        return None
+    factor = (wanted[0] - wanted[1]) / (base[0] - base[1])
+    start = wanted[0] - factor * base[0]
+    short = [float(f"{x:.4g}") for x in (factor, start)]
+    if 0 in short or not _same([short[1] + short[0] * b for b in base], wanted):
+        return None
+    scaled = lambda e: e if short[0] == 1 else Binary(Text(repr(short[0]), UNARY if short[0] < 0 else 14), "*", e)  # noqa: E731
+    return 4, lambda e: Binary(Text(repr(short[1]), UNARY if short[1] < 0 else 14), "+", scaled(e))
 
 
 def _same(given: Sequence[float], wanted: Sequence[float]) -> bool:

@@ -99,7 +99,7 @@ def prove_text(
     if captured.example is not None and goal.example is not None:
         outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
         # What differs there is no equation's fault: the text holds at other sizes.
-        differs = bool(outcome.suspects)
+        differs = outcome.traced and outcome.proof is None
         return replace(outcome, module=module, suspects=(), differs_at_example=differs)
     words = [*(["sums of cotangents"] if comparison.added else []), *filter(None, [goal.simplifications])]
     if comparison.closed_anew:

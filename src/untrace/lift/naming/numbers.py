@@ -172,9 +172,10 @@ def _assigned(file: str) -> Mapping[str, ast.expr]:
         return {}
     found: dict[str, list[ast.expr]] = {}
     for statement in body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(
-                target=ast.Name(id=name), value=ast.expr() as value
-            ):
-                found.setdefault(name, []).append(value)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        for name in [t.id for t in targets if isinstance(t, ast.Name)]:
+            value = getattr(statement, "value", None)
+            found.setdefault(name, []).extend([] if value is None else [value])
     return {name: values[0] for name, values in found.items() if len(values) == 1}

@@ -170,7 +170,7 @@ def _shortened(texts: Mapping[str, str]) -> list[str]:
             if len(known) > _SHORT:
                 short = short.replace(known, f"like {other}")
         short = _LIST.sub(lambda m: _repeated(m[1]) or m[0], short)
-        if len(short) > _LONGEST and not _SIZE.search(text):
+        if len(short) > _LONGEST and not _SIZE.search(text) and "*" not in text:  # which matches several
             short = text = "#" + hashlib.sha256(text.encode()).hexdigest()[:12]
         before = "; ".join(found)
         spelled = helpers.function("_spelled_out")("; ".join([*found, f"{name}: {short}"]))
@@ -202,13 +202,16 @@ def _with_letters(texts: list[str]) -> list[str]:
 
 
 def _bracketed(text: str) -> Iterator[str]:
-    """The parts of a text that brackets enclose, with these."""
+    """The parts of a text that brackets enclose, with these and the name of a class before them."""
     opened: list[int] = []
     for place, char in enumerate(text):
         if char in "([{":
             opened.append(place)
         elif char in ")]}" and opened:
-            yield text[opened.pop() : place + 1]
+            begin = opened.pop()
+            while begin and (text[begin - 1].isalnum() or text[begin - 1] in "_."):
+                begin -= 1
+            yield text[begin : place + 1]
 
 
 def _repeated(inside: str) -> str | None:
