@@ -35,17 +35,8 @@ def _exp_less_two_terms(x):  # exp(x) - 1 - x
     near = np.where(np.abs(x) < 1, x, 0)
     return np.where(np.abs(x) < 1, sum(near**k / math.factorial(k) for k in range(2, 25)), np.expm1(x) - x)
 
-
 # ---------------------------------------------------------------- faulty: formulas
-
-
-@faulty(
-    CANCEL,
-    SENSE,
-    args=(1e-3,),
-    textbook=lambda x: 4 * np.sinh(x / 2) ** 2,
-    points=[(1e-3,), (-0.01,), (0.1,), (2,), (1e-5,)],
-)
+@faulty(CANCEL, SENSE, args=(1e-3,), textbook=lambda x: 4 * np.sinh(x / 2) ** 2, points=[(1e-3,), (-0.01,), (0.1,), (2,), (1e-5,)])
 def p_exp_second_difference(x):  # F, problem 3.3.7
     return jnp.exp(x) - 2 + jnp.exp(-x)  # <-
 
@@ -57,14 +48,7 @@ def p_nonlin2(x, y):  # F
     return (t - 1) / (t * t - 1)  # <-
 
 
-@faulty(
-    CANCEL,
-    SENSE,
-    NAN,
-    args=(1.0,),
-    textbook=lambda t: 256 * np.tan(np.arctan(t) / 256),
-    points=[(1,), (0.57735,), (0.1,), (5,)],
-)
+@faulty(CANCEL, SENSE, NAN, args=(1.0,), textbook=lambda t: 256 * np.tan(np.arctan(t) / 256), points=[(1,), (0.57735,), (0.1,), (5,)])
 def p_archimedes(tangent):  # A: half the angle, eight times
     def halve(_, t):
         return (jnp.sqrt(1 + t * t) - 1) / t  # <-
@@ -72,9 +56,7 @@ def p_archimedes(tangent):  # A: half the angle, eight times
     return 256 * jax.lax.fori_loop(0, 8, halve, tangent)
 
 
-@faulty(
-    CANCEL, SENSE, args=(0.01,), textbook=lambda x: special.spherical_jn(1, x), points=[(0.01,), (1e-3,), (0.1,), (2,)]
-)
+@faulty(CANCEL, SENSE, args=(0.01,), textbook=lambda x: special.spherical_jn(1, x), points=[(0.01,), (1e-3,), (0.1,), (2,)])
 def p_spherical_bessel(x):  # G
     return jnp.sin(x) / x**2 - jnp.cos(x) / x  # <-
 
@@ -117,10 +99,7 @@ def p_true_anomaly(eccentric, eccentricity):  # E 4.3
     c = jnp.cos(eccentric)
     return jnp.arccos((c - eccentricity) / (1 - eccentricity * c))  # <-
 
-
 # ---------------------------------------------------------------- faulty: finance and geometry
-
-
 @faulty(CANCEL, SENSE, NAN, args=(0.3, 0.6, 1e-3), textbook=lambda u, v, t: -np.log1p(np.expm1(-t * u) * np.expm1(-t * v) / np.expm1(-t)) / t,
         points=[(0.3, 0.6, 1e-3), (0.9, 0.2, -1e-4), (0.01, 0.5, 0.02), (0.4, 0.7, 3)])  # fmt: skip
 def p_frank_copula(u, v, theta):  # N 4.3
@@ -187,10 +166,7 @@ def p_lorentz_distance(u, v):  # L
     inner = jnp.sqrt(1 + jnp.dot(u, u)) * jnp.sqrt(1 + jnp.dot(v, v)) - jnp.dot(u, v)
     return jnp.arccosh(inner)  # <-
 
-
 # ---------------------------------------------------------------- faulty: statistics
-
-
 def _continuous_bernoulli(chance):
     off = 1 - 2 * chance
     return np.log(2 * np.arctanh(off) / off) if off else np.log(2)
@@ -202,9 +178,7 @@ def p_continuous_bernoulli(chance):  # D: the logarithm of the constant
 
 
 _WORDS = np.arange(16) % 5
-_RATES = np.stack([2.0**-10 * (1 + _WORDS), 2.0**-10 * (2 + _WORDS[::-1]), 2.0**-9 * (1 + np.arange(16) % 3)]).astype(
-    np.float32
-)
+_RATES = np.stack([2.0**-10 * (1 + _WORDS), 2.0**-10 * (2 + _WORDS[::-1]), 2.0**-9 * (1 + np.arange(16) % 3)]).astype(np.float32)
 _PRIOR, _ALL, _FEW = _array(0.5, 0.25, 0.25), np.ones(16, np.float32), np.array([1, 0, 0] * 2 + [0] * 10, np.float32)
 
 
@@ -266,10 +240,7 @@ def p_cox_loss(risks, events):  # V: the longest-lived first
     at_risk = jnp.cumsum(jnp.exp(risks))  # <-
     return -jnp.sum(events * (risks - jnp.log(at_risk))) / jnp.sum(events)
 
-
 # ---------------------------------------------------------------- faulty: losses and layers
-
-
 _BETAS = np.linspace(1e-5, 2e-4, 8).astype(np.float32)
 
 
@@ -299,11 +270,7 @@ def _transport(cost, rows, columns, blur):
     return np.sum(cost * np.exp((f[:, None] + g[None] - cost) / blur))
 
 
-_COST, _ROWS, _COLUMNS = (
-    _array([2, 3, 2.5], [2.25, 2, 4], [3.5, 2.75, 2]),
-    _array(0.5, 0.25, 0.25),
-    _array(0.25, 0.375, 0.375),
-)
+_COST, _ROWS, _COLUMNS = _array([2, 3, 2.5], [2.25, 2, 4], [3.5, 2.75, 2]), _array(0.5, 0.25, 0.25), _array(0.25, 0.375, 0.375)
 
 
 @faulty(UNDER, NAN, OVER, args=(_COST, _ROWS, _COLUMNS, 0.5), textbook=_transport,
@@ -316,10 +283,7 @@ def p_sinkhorn(cost, rows, columns, blur):  # C
         v = columns / (kernel.T @ u)
     return jnp.sum(cost * u[:, None] * kernel * v)
 
-
 # ---------------------------------------------------------------- faulty: gradients
-
-
 def _swish_slope(x):
     s = special.expit(x)
     return s + x * s * special.expit(-x)
@@ -365,13 +329,7 @@ def _box_slope(places, half):
 _SPOTS, _HALF = _array([0.5, -0.25, 1.25], [3, 1, -4], [-0.5, 2.5, 0.25]), _array(1, 2, 1.5)
 
 
-@faulty(
-    NAN,
-    args=(_SPOTS, _HALF),
-    of=total,
-    textbook=_box_slope,
-    points=[(_SPOTS, _HALF), (3 * _SPOTS, _HALF), (_SPOTS / 8, _HALF)],
-)
+@faulty(NAN, args=(_SPOTS, _HALF), of=total, textbook=_box_slope, points=[(_SPOTS, _HALF), (3 * _SPOTS, _HALF), (_SPOTS / 8, _HALF)])
 def p_box_distance_slope(places, half):  # Q, J
     def distance(place):
         over = jnp.abs(place) - half
@@ -424,14 +382,7 @@ def _spectral_slope(signal):
 _SIGNAL = _array(0.5, -1, 2, 0.25, 1.5, -0.75, 3, -2)
 
 
-@faulty(
-    NAN,
-    OVER,
-    args=(_SIGNAL,),
-    of=total,
-    textbook=_spectral_slope,
-    points=[(_SIGNAL,), (0 * _SIGNAL,), (_SIGNAL[::-1] * 4,)],
-)
+@faulty(NAN, OVER, args=(_SIGNAL,), of=total, textbook=_spectral_slope, points=[(_SIGNAL,), (0 * _SIGNAL,), (_SIGNAL[::-1] * 4,)])
 def p_spectral_slope(signal):  # Y, J
     spectrum = jnp.fft.rfft(signal)
     return jnp.sqrt(jnp.real(spectrum) ** 2 + jnp.imag(spectrum) ** 2)  # <-
@@ -445,22 +396,12 @@ def _ice_slope(strains):
 _STRAINS = _array([0.5, 1, -2], [0, 0, 0], [1e-3, 0, 2e-3])
 
 
-@faulty(
-    NAN,
-    OVER,
-    args=(_STRAINS,),
-    of=jax.grad,
-    textbook=_ice_slope,
-    points=[(_STRAINS,), (0 * _STRAINS,), (8 * _STRAINS[::-1],)],
-)
+@faulty(NAN, OVER, args=(_STRAINS,), of=jax.grad, textbook=_ice_slope, points=[(_STRAINS,), (0 * _STRAINS,), (8 * _STRAINS[::-1],)])
 def p_ice_dissipation_slope(strains):  # I, J
     squares = jnp.sum(strains**2, axis=1)
     return jnp.sum(squares ** (2 / 3))  # <-
 
-
 # ---------------------------------------------------------------- healthy: what is written in place of a fault
-
-
 @healthy(1e-3)
 def p_exp_second_difference_by_sinh(x):
     return 4 * jnp.sinh(x / 2) ** 2
@@ -588,10 +529,7 @@ def p_soft_graph_energy_slope(places):
 def p_spectral_slope_of_abs(signal):  # JAX's own slope of a complex modulus is nought at nought
     return jnp.abs(jnp.fft.rfft(signal))
 
-
 # ---------------------------------------------------------------- healthy: what looks like a fault and is none
-
-
 @healthy(4.0, 1.11, 0.3)
 def p_verhulst(growth, capacity, x):  # F
     return growth * x / (1 + x / capacity)

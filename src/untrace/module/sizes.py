@@ -395,13 +395,12 @@ def _affine(wanted: Sequence[float], base: Sequence[int]) -> tuple[int, Written]
     """`2.0 + 0.5 * n`, of numbers that are on one line at three sizes or more."""
     if len(set(base)) < 3 or base[0] == base[1]:
         return None
-    factor = (wanted[0] - wanted[1]) / (base[0] - base[1])
-    start = wanted[0] - factor * base[0]
-    short = [float(f"{x:.4g}") for x in (factor, start)]
-    if 0 in short or not _same([short[1] + short[0] * b for b in base], wanted):
-        return None
-    scaled = lambda e: e if short[0] == 1 else Binary(Text(repr(short[0]), UNARY if short[0] < 0 else 14), "*", e)  # noqa: E731
-    return 4, lambda e: Binary(Text(repr(short[1]), UNARY if short[1] < 0 else 14), "+", scaled(e))
+    slope = (wanted[0] - wanted[1]) / (base[0] - base[1])
+    for factor, scale in _plain([slope]):
+        for start, first in _plain([wanted[0] - slope * base[0]]):
+            if _same([start + factor * b for b in base], wanted):
+                return 4, functools.partial(_on_line, first, scale)
+    return None
 
 
 def _same(given: Sequence[float], wanted: Sequence[float]) -> bool:
@@ -445,6 +444,10 @@ def _scaled(factor: Expr, summand: int, power: float, divides: bool, size: Expr)
     if divides:
         return Binary(factor, "/", root)
     return root if is_one else Binary(factor, "*", root)
+
+
+def _on_line(start: Expr, factor: Expr, size: Expr) -> Expr:
+    return Binary(start, "+", _scaled(factor, 0, 1, False, size))
 
 
 def _changed(old: Sequence[int], new: Sequence[int]) -> list[int]:

@@ -151,7 +151,7 @@ class _Reader:
         raise _NoNumber
 
     def _given(self, name: str, value: Number) -> Given:
-        made = _assigned(self.file).get(name)
+        made = _assigned("".join(linecache.getlines(self.file))).get(name)
         of: dict[str, Given] = {}
         if made is not None and made.lineno < self.before:
             try:
@@ -163,11 +163,11 @@ class _Reader:
         return Given(value, None, {})
 
 
-@functools.cache
-def _assigned(file: str) -> Mapping[str, ast.expr]:
-    """The expressions that names are given at the top of a file, of those that are given one once."""
+@functools.lru_cache(maxsize=16)
+def _assigned(source: str) -> Mapping[str, ast.expr]:
+    """The expressions that names are given at the top of a module, of those that are given one once."""
     try:
-        body = ast.parse("".join(linecache.getlines(file))).body
+        body = ast.parse(source).body
     except (SyntaxError, ValueError):
         return {}
     found: dict[str, list[ast.expr]] = {}
