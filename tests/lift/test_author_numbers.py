@@ -20,6 +20,7 @@ LENGTH = 3.5
 CELLS = 7
 WIDTH: float = LENGTH / CELLS
 HALF = WIDTH / 2
+TURN = 2 * math.pi
 MOVED = LENGTH
 MOVED = MOVED + 1
 HUGE = 10**400
@@ -96,11 +97,12 @@ def test_a_number_that_is_made_of_others_is_made_of_them(tmp_path: Path) -> None
 
 
 def turned(v: Any) -> Any:
-    return jnp.sin(2 * np.pi * v) + jnp.log(v / math.e) - 3.1415927 * v
+    return jnp.sin(2 * np.pi * v) + jnp.cos(TURN * v) + jnp.log(v / math.e) - 3.1415927 * v
 
 
 def test_pi_is_no_digits(tmp_path: Path) -> None:
     source = source_of(turned, tmp_path)
+    assert "\nTURN = 2 * jnp.pi\n" in source and "TURN * v" in source, source
     assert "2 * jnp.pi * v" in source and "v / jnp.e" in source and "3.1415927 * v" in source, source
     assert "np.pi" in untrace.decompile(turned, target="numpy")(X).source
 

@@ -33,8 +33,8 @@ _MODULES = ("math", "numpy", "jax.numpy")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A number of the author's module. `made`: the expression that it is given there, of other such numbers, where it still has
-    that value; these are `of`, by name."""
+    """A number of the author's module. `made`: the expression that it is given there, of other such numbers or of pi, where it
+    still has that value; those numbers are `of`, by name."""
 
     value: Number
     made: ast.expr | None
@@ -75,8 +75,11 @@ def said_number(
     if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
         return None
     only = next(iter(equal.values()))
-    is_said = any(isinstance(n, ast.Name) for n in ast.walk(only[0][0]))
-    return only[0] if is_said and len(only) >= times else None
+    return only[0] if _has_names(only[0][0]) and len(only) >= times else None
+
+
+def _has_names(node: ast.expr) -> bool:
+    return any(isinstance(n, ast.Name) for n in ast.walk(node))
 
 
 def _globals_of(frame: Frame) -> Mapping[str, object] | None:
@@ -153,12 +156,12 @@ class _Reader:
     def _given(self, name: str, value: Number) -> Given:
         made = _assigned("".join(linecache.getlines(self.file))).get(name)
         of: dict[str, Given] = {}
-        if made is not None and made.lineno < self.before:
+        if made is not None and made.lineno < self.before and _has_names(made):
             try:
                 found = _Reader(self.values, self.values, self.file, made.lineno).value(made, of)
             except (_NoNumber, ArithmeticError):
                 found = None
-            if of and type(found) is type(value) and found == value:
+            if type(found) is type(value) and found == value:
                 return Given(value, made, of)
         return Given(value, None, {})
 
