@@ -309,6 +309,16 @@ def test_points_have_no_distance_from_themselves_however_they_are_moved():
     np.testing.assert_allclose(repaired(found).repulsion(places), wanted, rtol=1e-5)
 
 
+def test_a_repair_holds_at_other_sizes_whatever_was_traced_before():
+    def slope(places):
+        distances = jnp.linalg.norm(places[:, None] - places[None], axis=-1)
+        return jnp.sum(distances**2 / (1 + distances))
+
+    jax.clear_caches()  # else what looks for pairs has been traced before, and takes no equations
+    found = untrace.doctor(jax.grad(slope))(jnp.array([[0, 1, 0.5], [2, -0.5, 1], [-1, 3, 0.25]], jnp.float32))
+    assert "places: f32[n,m]" in found.source
+
+
 def test_a_small_repair_leaves_a_larger_one_its_place():
     def log_likelihood(hits, tries, chances):
         return hits * jnp.log(chances) + (tries - hits) * jnp.log(1 - chances)

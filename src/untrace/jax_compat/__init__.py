@@ -177,6 +177,7 @@ from untrace.jax_compat.tracing import (
     traced_quickly,
     tracing_context,
     tracing_inside_mesh,
+    uncounted,
 )
 from untrace.jax_compat.hi_primitives import (
     hi_primitive,

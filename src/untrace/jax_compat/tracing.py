@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -171,6 +172,19 @@ class TooManyEquations(Exception):
     """A trace that grew longer than it may."""
 
 
+_COUNTS: contextvars.ContextVar[bool] = contextvars.ContextVar("_COUNTS", default=True)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Inside, what is traced does not count for `at_most_equations`: it is ours, and not the user's."""
+    before = _COUNTS.set(False)
+    try:
+        yield
+    finally:
+        _COUNTS.reset(before)
+
+
 @contextlib.contextmanager
 def at_most_equations(most: int) -> Iterator[None]:
     """Inside, tracing more than `most` equations raises TooManyEquations: a loop over a size that JAX unrolls.
@@ -185,7 +199,7 @@ def at_most_equations(most: int) -> Iterator[None]:
 
     def add_eqn(frame: Any, eqn: Any) -> None:
         nonlocal left
-        left -= 1
+        left -= _COUNTS.get()
         if left < 0:
             raise TooManyEquations
         before(frame, eqn)

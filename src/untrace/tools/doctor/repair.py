@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from untrace import jax_compat
 from untrace._errors import CaptureError
 from untrace.ir.nodes import Equation, Function
 from untrace.tools.doctor.examine import LIMIT, Examination
+from untrace.tools.doctor.pair import Pair
 from untrace.tools.doctor.patterns import Match, matches_in, place_of_match, replaced
 
 _SLACK = 6.0  # ULP by which a repaired result may be worse where it was right
@@ -26,11 +28,12 @@ _CHOICE = 3  # of those that help
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One replacement: by which pattern, at which place of the program as it then was."""
+    """One replacement: by which pattern, of which pair, at which place of the program as it then was."""
 
     name: str
     place: tuple[int, ...]
     anchor: Equation
+    pair: Pair | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +107,7 @@ def alone(program: Function, found: Examination, at: Equation) -> Repaired | Non
         return None
     trial = accepted.better, accepted.positive, accepted.unlucky
     because = "numbers of 16 bits are too short for what is computed on the way"
-    return Repaired(program, [Repair("in float32", because, (Change("in float32", (), at),), *trial)], accepted.errors)
+    return Repaired(program, [Repair("in float32", because, (Change("in float32", (), at, None),), *trial)], accepted.errors)
 
 
 _Key = tuple[str, Equation | None]
@@ -221,24 +224,24 @@ def _everywhere(function: Function, match: Match, site: Site) -> tuple[Function,
 
 
 def _change(function: Function, match: Match) -> Change:
-    return Change(match.name, place_of_match(function, match), match.anchor)
+    return Change(match.name, place_of_match(function, match), match.anchor, match.pattern.pair)
 
 
 def changed(function: Function, repairs: Sequence[Repair], site: Site) -> Function:
     """The same repairs in the same program for other sizes. Raises CaptureError where it is another one there."""
     for change in [c for repair in repairs for c in repair.changes]:
-        with jax.ensure_compile_time_eval():  # a series is found by numbers, also where a text is being traced
-            matches = matches_in(function, site.derivatives)
-        for match in matches:
-            if match.name == change.name and place_of_match(function, match) == change.place:
-                new = site.put(function, match)
-                if new is not None:
-                    function = new
-                    break
-        else:
+        new = None
+        with jax_compat.uncounted():
+            with jax.ensure_compile_time_eval():  # a series is found by numbers, also where a text is being traced
+                matches = matches_in(function, site.derivatives, change.pair)
+            for match in matches:
+                if match.name == change.name and place_of_match(function, match) == change.place:
+                    new = new or site.put(function, match)
+        if new is None:
             raise CaptureError(
                 "what was repaired is not in the program that the function is for arguments of this size"
             )
+        function = new
     return function
 
 
