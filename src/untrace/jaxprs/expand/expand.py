@@ -27,7 +27,7 @@ lowering as well.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -289,7 +289,7 @@ class Expander:
             if batched is not None:
                 candidates, keeps_rule = [batched], not moving
             else:
-                candidates = implementations(eqn)
+                candidates = implementations(primitive, eqn.params)
         else:
             return None
         reason = "it has neither a traceable lowering nor an `impl`"
@@ -317,9 +317,8 @@ class Expander:
         return None
 
 
-def implementations(eqn: Any) -> list[Callable[..., list[Any]]]:
-    """Functions of the flat operands that compute the results, the most faithful first."""
-    params, primitive = eqn.params, eqn.primitive
+def implementations(primitive: Any, params: Mapping[str, Any]) -> list[Callable[..., list[Any]]]:
+    """Functions of the flat operands that compute a primitive's results, the most faithful first."""
     found: list[Callable[..., list[Any]]] = []
     lowering = jax_compat.lowering_function(primitive)
     if lowering is not None:

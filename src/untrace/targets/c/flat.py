@@ -14,6 +14,8 @@ import numpy as np
 from untrace.ir.calls import function_run
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Library, Literal, Local, Primitive, Structured, Value
 from untrace.ir.types import Origin
+from untrace.targets.c.rules.table import C
+from untrace.targets.implementations import implementation
 
 _SMALL = 2  # equations, of which a function would say less than they do
 
@@ -99,7 +101,9 @@ def _inside(equation: Equation, inputs: Sequence[Atom]) -> tuple[Function, Seque
         body = callee.body
         small = len(body.equations) <= _SMALL and all(type(e.callee) is Primitive for e in body.equations)
         return (body, inputs) if small else None
-    return function_run(equation, inputs)
+    run = function_run(equation, inputs)
+    own = implementation(equation) if run is None and not callee.name in C.names() else None
+    return run if own is None else (own, inputs)
 
 
 def _found(env: Mapping[Value, Atom], atom: Atom) -> Atom:

@@ -78,7 +78,7 @@ def c_program(program: Program, arguments: Sequence[tuple[str, PyTree]], result:
     name = c_name(program.entry.name, "program")
     unit, builder = Unit(), None
     builder = Builder(unit)
-    structs, scope = Structs(), Scope([name, "work"])
+    structs, scope = Structs(), Scope([name, "work", *helpers()])
     made: list[Argument] = []
     inputs: list[Buffer] = []
     try:
@@ -149,7 +149,9 @@ def _texts(
 ) -> CProgram:  # fmt: skip
     name = function.name
     every = helpers()
-    taken = Scope([name, f"{name}_work", *every, *[s.tag for s in structs.all]])
+    outer = [a.name for a in arguments] + ([result.name] if result is not None and not returns else [])
+    # What has the name of a parameter of the entry would be hidden by it there.
+    taken = Scope([name, f"{name}_work", *every, *outer, *[s.tag for s in structs.all]])
     for one in unit.functions:
         one.name = taken.fresh(one.name, "function")
     _rename_calls(unit, function)
@@ -160,7 +162,6 @@ def _texts(
         table.name = taken.fresh(f"{name}_{table.name}" if table in large else table.name, "table")
     printer = Printer(frozenset(every), taken)
     bodies = [printer.function(one) for one in unit.functions]
-    outer = [a.name for a in arguments] + ([result.name] if result is not None and not returns else [])
     signature = _signature(function, arguments, result, returns, "restrict")
     bodies.append(printer.function(function, signature, [*outer, *(["work"] if function.needs_work else [])]))
     _unused(bodies, outer)

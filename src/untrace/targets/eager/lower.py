@@ -37,6 +37,7 @@ from untrace.ir.structured import CustomRule, Map, Pullback
 from untrace.ir.types import Origin
 from untrace.targets.eager.library import ArrayLibrary
 from untrace.targets.eager.spelling import spelled
+from untrace.targets.implementations import implementation
 
 # Reductions by a function that is their parameter `jaxpr`.
 _REDUCTIONS = frozenset({"reduce", "reduce_window"})
@@ -150,6 +151,8 @@ class _Lowering:
         elif (run := function_run(equation, inputs)) is not None:
             self.has_rules = self.has_rules or type(callee) is CustomRule
             self._call(run[0], run[0].name or callee.name, run[1], equation, found, new)
+        elif self.library.rules.find(callee.name) is None and (own := implementation(equation)) is not None:
+            self._call(own, callee.name, inputs, equation, found, new)
         else:
             if self.library.rules.find(callee.name) is None:
                 self._miss(callee.name, origin)

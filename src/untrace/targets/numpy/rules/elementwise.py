@@ -126,12 +126,19 @@ def logistic(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
 
 @rule("one_minus_square")
 def one_minus_square(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
-    return Binary(Text("1.0"), "-", w.np("square", x))
+    return Binary(_one(w), "-", w.np("square", x))
 
 
 @rule("integer_pow")
 def integer_pow(w: Any, x: Any, *, y: int) -> Expr:
-    return Binary(x, "**", Text(str(y))) if y >= 0 else Binary(Text("1.0"), "/", Binary(x, "**", Text(str(-y))))
+    if y < 0:
+        return Binary(_one(w), "/", Binary(x, "**", Text(str(-y))) if y < -1 else x)
+    return Binary(x, "**", Text(str(y)))
+
+
+def _one(w: Any) -> Expr:
+    """1 as a number of the operand's type: beside one that is not NumPy's own (bfloat16), `1.0` makes it float32."""
+    return Text("1.0" if np.dtype(w.avals[0].dtype).isbuiltin == 1 else "1")
 
 
 @rule("pow")
