@@ -447,6 +447,10 @@ NOT_KEPT = (
         "derivatives of eigenvalues, singular values and their vectors at what is not finite",
         "NaN in JAX, 0 where PyTorch differentiates the text",
     ),
+    (
+        "derivatives of a function that has a rule of yours (`custom_jvp`, `custom_vjp`)",
+        "by the rule in JAX, of what the function computes in PyTorch, which the notes of the text say",
+    ),
     ("signs of eigenvectors and singular vectors", "each library's LAPACK chooses them"),
     (
         "complex numbers with an infinity in a part, quotients by 0 and those of which a part overflows",

@@ -181,8 +181,9 @@ def _write(
 
     def write() -> Written:
         program = attempt.lifted_program()
+        known = len(program.notes)
         own.lower(program)
-        return write_module(
+        made = write_module(
             own.writer,
             program,
             _head(own, captured, name),
@@ -192,6 +193,8 @@ def _write(
             guarded=_guarded(captured) if options.guard else None,
             manner=Manner(course=course),
         )
+        made.notes = (*made.notes, *program.notes[known:])
+        return made
 
     written = company.agreed(write)
     # One text for all: the proof is what says that it is every rank's.

@@ -59,7 +59,7 @@ _SMALL = 2  # equations, of which a function would say less than they do
 
 
 def lowered(program: Program, library: ArrayLibrary) -> None:
-    """Lowers a program in place.
+    """Lowers a program in place; its notes say which of the author's rules for derivatives are not in it.
 
     Raises UnsupportedPrimitiveError for all primitives at once that the library has no rule for, and for all types that it
     has not, each with the author's line.
@@ -75,6 +75,9 @@ def lowered(program: Program, library: ArrayLibrary) -> None:
             f"this program cannot be written for {library.title}, which has nothing for:\n{lines}\n"
             "Compute these parts outside of the function, or write it for JAX."
         )
+    if lowering.ruled_by_author and library.other_derivatives:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(lowering.ruled_by_author))
+        program.notes += (f"{library.title} differentiates what {names} computes: the derivative rule is not in the text",)
 
 
 class _Lowering:
@@ -86,6 +89,8 @@ class _Lowering:
         self.has_rules = False
         self.ruled: set[Function] = set()  # functions of which that is so
         self.around: list[str] = []  # the author's lines of the calls that it is inside of
+        self.in_library = False
+        self.ruled_by_author: list[str] = []  # names of functions with a rule
 
     def function(self, function: Function) -> Function:
         """The same function, with equations that the library has."""
@@ -104,9 +109,14 @@ class _Lowering:
     def _equations(self, function: Function) -> None:
         found: list[Equation] = []
         new: dict[Value, Atom] = {}  # results of what went into this function -> what they are there
+        factors = _for_solvers(function)
         for equation in function.equations:
             inputs = [_read(new, a) for a in equation.inputs]
-            self._equation(equation, inputs, found, new)
+            output = equation.outputs[0] if equation.outputs else None
+            if equation.callee.name == "stop_gradient" and output in factors:
+                new[output] = inputs[0]
+            else:
+                self._equation(equation, inputs, found, new)
         function.equations = found
         function.results = [_read(new, a) for a in function.results]
 
@@ -118,7 +128,9 @@ class _Lowering:
         if type(callee) is Library:
             own = spelled(self.library, callee, inputs, outputs)
             if own is None:
+                outer, self.in_library = self.in_library, True
                 self._call(callee.body, callee.name, inputs, equation, found, new)
+                self.in_library = outer
                 return
             found.append(Equation(own, inputs, outputs, {}, origin))
         elif type(callee) is Local:
@@ -149,7 +161,9 @@ class _Lowering:
             given = inputs if type(callee) is Cond else [_strong(a) for a in inputs]
             found.append(Equation(callee, given, outputs, equation.params, origin))
         elif (run := function_run(equation, inputs)) is not None:
-            self.has_rules = self.has_rules or type(callee) is CustomRule
+            if type(callee) is CustomRule:
+                self.has_rules = True
+                self.ruled_by_author += [callee.function.name or callee.name] * (not self.in_library)
             self._call(run[0], run[0].name or callee.name, run[1], equation, found, new)
         elif self.library.rules.find(callee.name) is None and (own := implementation(equation)) is not None:
             self._call(own, callee.name, inputs, equation, found, new)
@@ -214,6 +228,27 @@ class _Lowering:
             arrays = set()
         found = [_strong(a) if type(a) is Literal and a.aval.dtype not in arrays else a for a in inputs]
         return [bare(a) if a.aval.dtype in arrays else a for a in found] if self.library.bare else found
+
+
+def _for_solvers(function: Function) -> set[Value]:
+    """What nothing but solvers of linear equations read, to solve with: factors of a matrix, and the matrix before them.
+
+    JAX takes derivatives of a solution by the product alone, so that it need not follow these, and stops there. Where the
+    solver's body is all that is left of it, derivatives come by way of them.
+    """
+    other: set[Atom] = set(function.results)
+    read: set[Value] = set()
+    for equation in reversed(function.equations):
+        solves = range(0)
+        if equation.callee.name == "custom_linear_solve":
+            counts = equation.params["const_lengths"]
+            solves = range(counts.matvec + counts.vecmat, sum(counts))
+        wanted = [o for o in equation.outputs if o is not None and (o in other or o in read)]
+        passes = bool(wanted) and other.isdisjoint(wanted) and type(equation.callee) is Primitive
+        for place, atom in enumerate(equation.inputs):
+            if type(atom) is Value:
+                (read if passes or place in solves else other).add(atom)
+    return read - other
 
 
 def _primitives(equation: Equation) -> set[str]:
