@@ -24,12 +24,13 @@ from untrace.driver.forms import Plain, forms_of
 from untrace.driver.sizes import Call, readable_or_not
 from untrace.driver.translated import Translated
 from untrace.ir.evaluate import rounded_otherwise
+from untrace.ir.nodes import Function
 from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.ir.types import Data
 from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.module.interface.guard import Guarded
-from untrace.prove.execute import checked
+from untrace.prove.execute import checked, may_not_end
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Company, Target
@@ -241,20 +242,25 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
 class _Original:
     """What a text is run beside: the program on one example, compiled when it is first run, for all attempts at a text.
 
-    `rounded`: the same with every operation rounded otherwise.
+    `rounded`: the same with every operation rounded otherwise. `entry`: its Function.
     """
 
     captured: Captured
     function: Callable[..., Data]
     rounded: Callable[..., Data]
+    entry: Callable[[], Function]
 
     @staticmethod
     def of(captured: Captured) -> _Original:
+        @functools.cache
+        def entry() -> Function:
+            return Plain(captured, captured.name, FlatEntry()).whole.entry
+
         @jax.jit
         def rounded(*given: Data) -> Data:
-            return rounded_otherwise(Plain(captured, captured.name, FlatEntry()).whole.entry, *given)
+            return rounded_otherwise(entry(), *given)
 
-        return _Original(captured, jax.jit(jax.extend.core.jaxpr_as_fun(captured.jaxpr)), rounded)
+        return _Original(captured, jax.jit(jax.extend.core.jaxpr_as_fun(captured.jaxpr)), rounded, entry)
 
 
 def _proof(target: Target, written: Written, original: _Original, company: Company) -> Proof:
@@ -270,6 +276,7 @@ def _proof(target: Target, written: Written, original: _Original, company: Compa
         lambda *given: [target.out_of(y) for y in text(*map(target.into, given))],
         company.leaves(leaves),
         company.names(names),
+        may_not_end(original.entry()),
     )
 
 

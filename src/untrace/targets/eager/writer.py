@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Atom, Constant, Equation, Library, Value
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Library, Value
 from untrace.ir.types import Aval
 from untrace.module.library_calls import arguments
 from untrace.module.rules import Groups
@@ -134,7 +134,8 @@ class EagerFunction(FunctionWriter):
         """Raises: a primitive is not there to be bound."""
         name, title = equation.callee.name, self.title
         where = jax_compat.user_line(equation.origin) if equation.origin is not None else ""
-        params = ", ".join(f"{k}={str(v)[:60]}" for k, v in equation.params.items())
+        said = {k: "..." if isinstance(v, Function) else str(v)[:60] for k, v in equation.params.items()}
+        params = ", ".join(f"{k}={v}" for k, v in said.items())
         raise UnsupportedPrimitiveError(
             f"this program cannot be written for {title}, which has nothing for `{name}` [{params}]"
             f"{' from ' + where if where else ''}. Compute this part outside of the function, or write it for JAX."

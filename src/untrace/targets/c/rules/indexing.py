@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from untrace.ir.nodes import Function
 from untrace.targets.c.arrays import Array, bounds, constant, folded, num, plus, stored
 from untrace.targets.c.build import Builder
 from untrace.targets.c.loops import BOOL, INDEX, Expr, If, Num, Op, Read
 from untrace.targets.c.rules.elementwise import arithmetic, extreme
 from untrace.targets.c.rules.shapes import clamped
-from untrace.targets.c.rules.table import rule
+from untrace.targets.c.rules.table import Declined, rule
 
 
 def _word(mode: object) -> str:
@@ -123,12 +124,17 @@ def _scattered(combine: str) -> Any:
         *,
         dimension_numbers: Any,
         mode: object,
-        update_jaxpr: object = None,
-        update_consts: object = None,
+        update_jaxpr: Function | None = None,
+        update_consts: Sequence[object] = (),
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
     ) -> Array:
         dn = dimension_numbers
+        apply = update_jaxpr if combine == "set" else None
+        if apply is not None and apply.results == [apply.params[1]]:
+            apply = None
+        if update_consts:
+            raise Declined("`scatter` by a function that closes over arrays")
         indices, updates = b.often(indices, "index"), b.often(updates, "updates")
         batching, other = dn.operand_batching_dims, dn.scatter_indices_batching_dims
         kept = [d for d in range(len(x.shape)) if d not in dn.inserted_window_dims and d not in batching]
@@ -164,7 +170,12 @@ def _scattered(combine: str) -> Any:
                     new = arithmetic("*", old, new, x.dtype)
                 case "min" | "max":
                     new = extreme(combine, old, new, x.dtype)
-            when(b, conditions, lambda: b.write(out, tuple(places), new))
+
+            def put() -> None:
+                pair = [Array((), x.dtype, lambda index, value=value: value) for value in (old, new)]
+                b.write(out, tuple(places), new if apply is None else b.run(apply, pair)[0].at(()))
+
+            when(b, conditions, put)
 
         if 0 not in updates.shape:
             b.loops(updates.shape, write)

@@ -285,10 +285,12 @@ static inline bool before_S(T a, T b)
 }
 """
 _AFTER = """
-/* NaN comes first. */
+/* In the total order: NaN comes first, one with a sign last; 0 comes before -0. */
 static inline bool after_S(T a, T b)
 {
-    return a > b || (isnan(a) && !isnan(b));
+    const int rank = isnan(a) ? (signbit(a) ? -1 : 1) : 0;
+    const int rank_2 = isnan(b) ? (signbit(b) ? -1 : 1) : 0;
+    return rank != rank_2 ? rank > rank_2 : a > b || (a == b && !signbit(a) && signbit(b));
 }
 """
 
