@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -77,6 +78,16 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
                 function = attribute(root, path.split(".")[1:])
                 if function is not None and path not in _UNTRIED:
                     yield Candidate(Library(path, callee.args, kwargs, callee.body), function)
+                    axis = {} if "dim" in kwargs else _axis_by_default(callee.name)
+                    if axis:  # PyTorch's `softmax` warns where no axis is said
+                        yield Candidate(Library(path, callee.args, kwargs | axis, callee.body), function)
+
+
+def _axis_by_default(name: str) -> dict[str, int]:
+    """Along which axis a function of JAX goes where nothing is said: nothing where that is none, or all."""
+    function = resolve(name)
+    axis = inspect.signature(function).parameters.get("axis") if callable(function) else None
+    return {"dim": axis.default} if axis is not None and type(axis.default) is int else {}
 
 
 @functools.cache
