@@ -158,7 +158,6 @@ from untrace.jax_compat.primitives import (
     home_module,
     is_jax_primitive,
     jvp_rule,
-    in_other_words,
     library_of,
     lowering_function,
     register_as_function,

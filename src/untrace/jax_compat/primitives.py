@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend import core as jex_core
 
 from untrace.jax_compat.jax_code import is_jax_module
@@ -83,16 +82,17 @@ def _function_module(function: Any) -> str:
     return getattr(function, "__module__", None) or ""
 
 
-def lowering_function(primitive: Any) -> tuple[Any, bool] | None:
+def lowering_function(primitive: Any, of_platform: bool = True) -> tuple[Any, bool] | None:
     """(traceable function, whether it returns a list) behind a `mlir.lower_fun` lowering rule, or None.
 
     The lowering, not `impl`, is what a jitted program runs. `lower_fun` keeps its function in a closure, and there is
-    no public way to ask for it. A rule of the CPU goes before the general one, as in `mlir.lower_jaxpr_to_fun`.
+    no public way to ask for it. A rule of the platform goes before the general one, as in `mlir.lower_jaxpr_to_fun`;
+    of_platform=False: the general one.
     """
     from jax._src.interpreters import mlir
 
     platform = getattr(mlir, "_platform_specific_lowerings", {})
-    entry = platform.get(jax.default_backend(), {}).get(primitive) if platform else None
+    entry = platform.get(jax.default_backend(), {}).get(primitive) if platform and of_platform else None
     entry = entry or getattr(mlir, "_lowerings", {}).get(primitive)
     rule = getattr(entry, "rule", entry)
     if rule is None or getattr(rule, "__qualname__", "") != "lower_fun.<locals>.f_lowered":
@@ -102,27 +102,6 @@ def lowering_function(primitive: Any) -> tuple[Any, bool] | None:
         return cells["fun"].cell_contents, bool(cells["multiple_results"].cell_contents)
     except (KeyError, ValueError):
         return None
-
-
-def in_other_words(primitive: Any, params: Mapping[str, Any]) -> Callable[..., list[Any]] | None:
-    """A function of the operands of a primitive that neither lowers to traceable code nor needs the compiler; None for others.
-
-    A collective over axes of its operands is a reduction: it is what `vmap` leaves of one over its name. The approximate
-    largest numbers are the exact ones where there is no hardware for them. Neither has a public name.
-    """
-    name, axes = primitive.name, tuple(params.get("axes", ()))
-    reductions = {"psum": jnp.sum, "pmax": jnp.max, "pmin": jnp.min}
-    if name in reductions and params["axis_index_groups"] is None and all(type(a) is int for a in axes):
-        return lambda *args: [reductions[name](x, axis=axes).astype(x.dtype) for x in args]
-    if name == "approx_top_k" and jax.default_backend() != "tpu":
-        axis, sign = params["reduction_dimension"], 1 if params["is_max_k"] else -1
-
-        def largest(x: Any) -> list[Any]:
-            values, places = jax.lax.top_k(sign * jnp.moveaxis(x, axis, -1), params["k"])
-            return [jnp.moveaxis(sign * values, -1, axis), jnp.moveaxis(places, -1, axis)]
-
-        return largest
-    return None
 
 
 def jvp_rule(primitive: Any) -> Any:

@@ -121,7 +121,16 @@ def checked(
 def may_not_end(function: Function) -> bool:
     """Whether a loop in it ends when its numbers say so: of the least integer JAX's own `gcd` never does, and nothing could
     stop it."""
-    return any(type(e.callee) is While or any(map(may_not_end, functions_called(e))) for e in function.equations)
+    seen = {function}
+    stack = [function]
+    while stack:
+        for equation in stack.pop().equations:
+            if type(equation.callee) is While:
+                return True
+            inner = [body for body in functions_called(equation) if body not in seen]
+            seen.update(inner)  # a derivative rule may call the function that it is of
+            stack += inner
+    return False
 
 
 def has_extremes(inputs: Sequence[Data]) -> bool:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import warnings
+
 import jax
 
-from untrace import jax_compat
 from untrace.capture.jaxpr import Importer
 from untrace.ir.nodes import Equation, Function, Primitive, functions_called
 from untrace.jaxprs.expand.expand import implementations
+from untrace.targets.plain_forms import plain_form
 
 
 def implementation(equation: Equation) -> Function | None:
     """The function of an equation's operands that JAX lowers its primitive to: `random_gamma` is a loop of rejections,
     `cumlogsumexp` an associative scan. None where that is code of the compiler's, or nothing that can be traced."""
-    if type(equation.callee) is not Primitive or any(o is None for o in equation.outputs):
+    if type(equation.callee) is not Primitive:
         return None
     primitive = equation.callee.object
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in equation.inputs]
-    wanted = [(o.aval.shape, o.aval.dtype) for o in equation.outputs if o is not None]
-    known = jax_compat.in_other_words(primitive, equation.params)
+    known = plain_form(primitive, equation.params)
     for function in [known] if known is not None else implementations(primitive, equation.params):
         try:
             with warnings.catch_warnings():
@@ -28,7 +28,9 @@ def implementation(equation: Equation) -> Function | None:
         except Exception:  # JAX's code for another platform or type: anything may be raised
             continue
         found = Importer(rules=False).function(closed, equation.callee.name)
-        if [(a.shape, a.dtype) for a in closed.out_avals] == wanted and not _runs(found, equation.callee.name):
+        pairs = zip(equation.outputs, closed.out_avals, strict=True)
+        is_typed = all(o is None or (o.aval.shape, o.aval.dtype) == (a.shape, a.dtype) for o, a in pairs)
+        if is_typed and not _runs(found, equation.callee.name):
             return found
     return None
 

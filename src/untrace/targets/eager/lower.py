@@ -158,7 +158,8 @@ class _Lowering:
         elif isinstance(callee, Scan | While | Cond):
             for body in callee.bodies:
                 self.function(body)
-            given = inputs if type(callee) is Cond else [_strong(a) for a in inputs]
+            chosen = 1 if type(callee) is Cond else 0  # which branch is a number of Python's, if it is known
+            given = [*inputs[:chosen], *[_strong(a) for a in inputs[chosen:]]]
             found.append(Equation(callee, given, outputs, equation.params, origin))
         elif (run := function_run(equation, inputs)) is not None:
             if type(callee) is CustomRule:

@@ -185,7 +185,7 @@ def select_n(w: Any, which: Any, *cases: Any) -> Expr:
     if len(cases) == 1:
         return cases[0]
     if w.avals[0].dtype == np.bool_:
-        return w.torch("where", which, cases[1], cases[0])
+        return w.torch("where", w.tensor(0, which), cases[1], cases[0])
     return w.chosen(w.method(which, "clamp", min=0), cases)
 
 

@@ -1,0 +1,112 @@
+"""Primitives in the words of others: what has neither code of JAX's own behind it that could be traced nor needs the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+PlainForm = Callable[..., Sequence[Any]]  # of the operands, the results
+
+
+def plain_form(primitive: Any, params: Mapping[str, Any]) -> PlainForm | None:
+    """What a primitive computes, as a function of its operands that JAX can trace; None where this has none.
+
+    A collective over axes of its operands is a reduction: `vmap` leaves that of one over its name. The approximate largest
+    numbers are the exact ones where there is no hardware for them. Factors of matrices are LAPACK's, by the textbook
+    (Golub and Van Loan, Matrix Computations, 5.1 and 8.5). None of these primitives has a public name.
+    """
+    make = _FORMS.get(primitive.name)
+    return make(**params) if make is not None else None
+
+
+def _reduced(reduce: Callable[..., Any]) -> Callable[..., PlainForm | None]:
+    def form(*, axes: Sequence[Any], axis_index_groups: Any, **others: Any) -> PlainForm | None:
+        if axis_index_groups is not None or not all(type(a) is int for a in axes):
+            return None
+        return lambda *args: [reduce(x, axis=tuple(axes)).astype(x.dtype) for x in args]
+
+    return form
+
+
+def _largest(*, k: int, reduction_dimension: int, is_max_k: bool, **others: Any) -> PlainForm | None:
+    if jax.default_backend() == "tpu":
+        return None
+    sign = 1 if is_max_k else -1
+
+    def largest(x: Any) -> Sequence[Any]:
+        values, places = lax.top_k(sign * jnp.moveaxis(x, reduction_dimension, -1), k)
+        return [jnp.moveaxis(sign * values, -1, reduction_dimension), jnp.moveaxis(places, -1, reduction_dimension)]
+
+    return largest
+
+
+def _of_each(function: Callable[..., Any], rank: int = 2) -> PlainForm:
+    """A function of matrices, for batches of them. rank: the first operand's without a batch."""
+
+    def of_batch(*args: Any) -> Any:
+        each = function
+        for _ in range(args[0].ndim - rank):
+            each = jax.vmap(each)
+        return each(*args)
+
+    return of_batch
+
+
+def _reflector(a: Any, i: Any) -> Any:
+    """The vector of the reflection in a column below the diagonal: 1 on it, and 0 above."""
+    rows = jnp.arange(a.shape[0])
+    return jnp.where(rows > i, a[:, i], 0) + (rows == i).astype(a.dtype)
+
+
+def _householder(**others: Any) -> PlainForm:
+    """`geqrf`: the upper factor, with the vectors of the reflections below it, and their scales."""
+
+    def factors(a: Any) -> Sequence[Any]:
+        count = min(a.shape)
+
+        def turn(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+            a, taus = state
+            rows, columns = jnp.arange(a.shape[0]), jnp.arange(a.shape[1])
+            first, below = a[i, i], jnp.where(rows > i, a[:, i], 0)
+            rest = jnp.sum(jnp.abs(below) ** 2)
+            is_done = (rest == 0) & (jnp.imag(first) == 0)
+            norm = jnp.sqrt(jnp.abs(first) ** 2 + rest)
+            pivot = jnp.where(is_done, first, jnp.where(jnp.real(first) > 0, -norm, norm).astype(a.dtype))
+            tau = jnp.where(is_done, 0, (pivot - first) / jnp.where(is_done, 1, pivot)).astype(a.dtype)
+            vector = below / jnp.where(is_done, 1, first - pivot) + (rows == i)
+            right = jnp.where(columns > i, jnp.conj(vector) @ a, 0)
+            a = a - jnp.conj(tau) * vector[:, None] * right
+            column = jnp.where(rows > i, vector, jnp.where(rows == i, pivot, a[:, i]))
+            return a.at[:, i].set(column), taus.at[i].set(tau)
+
+        return lax.fori_loop(0, count, turn, (a, jnp.zeros(count, a.dtype)))
+
+    return _of_each(factors)
+
+
+def _reflected(*, left: bool, transpose: bool, **others: Any) -> PlainForm:
+    """`ormqr`: a matrix times the product of reflections, or that product's adjoint."""
+
+    def product(a: Any, taus: Any, c: Any) -> Any:
+        count = taus.shape[0]
+
+        def turn(k: Any, c: Any) -> Any:
+            i = k if left == transpose else count - 1 - k
+            vector, tau = _reflector(a, i), jnp.conj(taus[i]) if transpose else taus[i]
+            if left:
+                return c - tau * vector[:, None] * (jnp.conj(vector) @ c)
+            return c - tau * (c @ vector)[:, None] * jnp.conj(vector)
+
+        return lax.fori_loop(0, count, turn, c)
+
+    return lambda *args: [_of_each(product)(*args)]
+
+
+_FORMS: dict[str, Callable[..., PlainForm | None]] = {
+    "psum": _reduced(jnp.sum), "pmax": _reduced(jnp.max), "pmin": _reduced(jnp.min), "approx_top_k": _largest,
+    "geqrf": _householder, "ormqr": _reflected,
+}  # fmt: skip
