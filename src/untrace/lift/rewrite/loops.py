@@ -179,7 +179,8 @@ def _expression(body: Body, atom: Any) -> Hashable | None:
         key = atom if made is None else equation_key(made, ())
         if len(found) > _MOST_STEPS or key is None:
             return None
-        found.append(literal_key(atom) if type(atom) is Literal else key)
+        which = 0 if made is None else next(i for i, v in enumerate(made.outvars) if v is atom)
+        found.append(literal_key(atom) if type(atom) is Literal else (key, which))
         todo.extend(made.invars if made is not None else ())
     return tuple(found)
 

@@ -160,7 +160,7 @@ def _texts(
     large = [t for t in tables if t.value is not None and t.value.nbytes > _LARGE]
     for table in tables:
         table.name = taken.fresh(f"{name}_{table.name}" if table in large else table.name, "table")
-    printer = Printer(frozenset(every), taken)
+    printer = Printer(frozenset(every), Scope(taken.taken - set(outer)))  # the others' parameters may have these names
     bodies = [printer.function(one) for one in unit.functions]
     signature = _signature(function, arguments, result, returns, "restrict")
     bodies.append(printer.function(function, signature, [*outer, *(["work"] if function.needs_work else [])]))

@@ -39,7 +39,8 @@ def _triangle(m: Matcher, equation: Equation) -> Iterator[Guess]:
 
 def _remainders(m: Matcher, equation: Equation) -> list[Equation]:
     """The equations that make rows and columns of places in a flat matrix, of which `equation` is the last."""
-    divided = m.producer(equation.inputs[0], *_CALLS) if _is_call(equation, "remainder") else None
+    is_remainder = _is_call(equation, "remainder") and equation.inputs
+    divided = m.producer(equation.inputs[0], *_CALLS) if is_remainder else None
     if divided is None or not _is_call(divided, "floor_divide"):
         return []
     others = [e for e in m.users(divided.inputs[0]) if _is_call(e, "floor_divide")]

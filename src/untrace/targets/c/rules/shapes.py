@@ -40,8 +40,11 @@ def _broadcast(
 
 @rule("reshape")
 def _reshape(
-    b: Builder, x: Array, *, new_sizes: tuple[int, ...], dimensions: object = None, sharding: object = None
-) -> Array:
+    b: Builder, x: Array, *, new_sizes: tuple[int, ...], dimensions: tuple[int, ...] | None = None,
+    sharding: object = None,
+) -> Array:  # fmt: skip
+    if dimensions is not None:
+        x = _transpose(b, x, permutation=dimensions)
     if 0 in x.shape:
         return Array(tuple(new_sizes), x.dtype, lambda index: x.at(tuple([int_of(0)] * len(x.shape))), x.cost)
     return moved(x, new_sizes, reshaped(x.shape, new_sizes), x.region if tuple(new_sizes) == x.shape else None)
