@@ -383,8 +383,9 @@ def _section(section: Section) -> list[str]:
 
 
 LAST = (
-    "What is left is written by primitive. A helper, `_like_this`, stands at the end of the module where it is used. "
-    "A rule knows every parameter of its primitive; what it cannot express, and each primitive that no table below has, is "
+    "What is left is written by primitive, and one without a rule as JAX runs it, where that is code of JAX's own: a sample of "
+    "`random.gamma` is a loop of rejections. A helper, `_like_this`, stands at the end of the module where it is used. "
+    "A rule knows every parameter of its primitive; what it cannot express, and each primitive that is none of these, is "
     "refused before anything is written, with your lines. `jit`, `checkpoint`, `custom_jvp`, `custom_vjp` and other calls "
     "become functions of the module, solvers of linear equations their body, derivatives what they compute."
 )
@@ -446,7 +447,7 @@ SECTIONS = (
         "Texts have no warning of gcc or clang under `-std=c11 -pedantic -Wall -Wextra -Wconversion -Wshadow "
         "-Wmissing-prototypes`, export the entry and its large tables alone, and are run under address and undefined-behaviour "
         "sanitizers, on edge values too: `python bench/targets.py --target c --corpus --sample 300 --cc clang --sanitize`. "
-        "What cannot be expressed, and each primitive that no table below has, is "
+        "A primitive without a rule is written as JAX runs it, where that is code of JAX's own. What cannot be expressed is "
         "refused before anything is written, with your lines.",
         {name: title for name, title in FAMILIES.items() if name not in ("integers", "control", "plain")}
         | {"products": "Products, convolutions, Fourier transforms"},

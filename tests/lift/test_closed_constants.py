@@ -48,6 +48,20 @@ def test_an_index_of_numpy_s_in_a_loop() -> None:
     assert "False" not in d.source and d.source.count("array(") == 1 and d.proof.level == "jaxpr"
 
 
+def test_several_results_of_one_call_before_a_loop_are_not_one_constant() -> None:
+    numbers = jax.jit(lambda s: (s * 0.3, s * 2.5, s + 1.0))
+
+    def simulate(x: Any) -> Any:
+        def step(x: Any, _: None) -> Any:
+            a, b, c = numbers(jnp.float32(0.5))
+            return jnp.sin(a * x) + b * x - c, None
+
+        return jnp.sum(lax.scan(step, x, None, length=3)[0])
+
+    d = untrace.decompile(jax.grad(simulate))(jnp.ones(3))
+    assert "x: f32[n]" in d.source  # else a rewrite made another program, and all were given up
+
+
 @pytest.mark.parametrize("kind", ["cond", "while", "scan"])
 def test_the_same_program(kind: str) -> None:
     table = np.arange(12.0, dtype=np.float32).reshape(3, 4)

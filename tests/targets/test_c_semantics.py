@@ -227,3 +227,19 @@ def test_a_product_of_two_types_is_of_the_larger():
 def test_derivatives_at_kinks():
     x = np.array([0.0, -0.0, 1.0, -1.0], np.float32)
     _same(jax.vmap(jax.grad(lambda x: jnp.abs(x) + jax.nn.relu(x))), x)
+
+
+def test_a_table_has_not_the_name_of_a_parameter():
+    """It would be hidden by it: an index would be read from the data."""
+    x = np.arange(30, dtype=np.float32).reshape(6, 5)
+    _same(lambda x: (x[jnp.array([0, -1, 2])], x[:, np.array([1, 0])]), x)
+
+
+def test_a_reshape_of_other_axes_order():
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    _same(lambda x: lax.reshape(x, (4, 6), dimensions=(2, 0, 1)), x)
+
+
+def test_the_largest_are_those_of_the_total_order():
+    x = np.array([3, 1, np.nan, 0.0, -0.0, 5, -np.nan], np.float32)
+    _same(lambda x: (lax.top_k(x, 7)[1], lax.top_k(-x, 7)[1], jnp.argpartition(x, 2)), x)

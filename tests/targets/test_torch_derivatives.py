@@ -188,3 +188,67 @@ def test_a_derivative_is_jaxs_where_two_cases_meet(name: str) -> None:
     np.testing.assert_allclose(text(TIES).detach().numpy(), expected, rtol=1e-4, atol=1e-5, err_msg=text.source)
     if name in ("maximum", "clip", "of_two", "relu", "where"):
         assert "torch.func.grad" in text.source
+
+
+def _derivative_of_text(function, x):
+    scope: dict[str, Any] = {}
+    exec(untrace.decompile(function)(x).to("torch").source, scope)
+    return torch.func.grad(scope[function.__name__])(torch.tensor(np.asarray(x))).numpy()
+
+
+def test_a_solution_has_its_derivative_by_the_matrix():
+    """JAX does not follow the factors, whose derivative it takes by the product."""
+
+    def solved(x):
+        return x @ jnp.linalg.solve(jnp.outer(x, x) + 3.0 * jnp.eye(4), x)
+
+    def inverted(x):
+        return jnp.sum(jnp.linalg.inv(jnp.outer(x, x) + 3.0 * jnp.eye(4)) ** 2)
+
+    x = floats(4)
+    for function in (solved, inverted):
+        np.testing.assert_allclose(_derivative_of_text(function, x), jax.grad(function)(x), rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_stopped_beside_a_solver_stays_stopped():
+    def loss(x):
+        a = jnp.outer(x, x) + 3.0 * jnp.eye(4)
+        return jnp.sum(jax.lax.stop_gradient(a) @ jnp.linalg.solve(a, x))
+
+    x = floats(4)
+    np.testing.assert_allclose(_derivative_of_text(loss, x), jax.grad(loss)(x), rtol=1e-3, atol=1e-5)
+
+
+def test_notes_say_whose_rule_is_not_in_the_text():
+    @jax.custom_jvp
+    def straight(x):
+        return jnp.round(x)
+
+    straight.defjvp(lambda primals, tangents: (straight(*primals), tangents[0]))
+    text = untrace.decompile(lambda x: jnp.sum(jax.nn.relu(straight(x))))(floats(3)).to("torch")
+    assert any("`straight`" in note and "relu" not in note for note in text.notes)
+
+
+def test_a_choice_is_no_python_bool():
+    def program(x, flag):
+        def first(i, x):
+            return jnp.where(i == 0, x, 2.0 * x)
+
+        return jax.lax.cond(flag, lambda x: first(jnp.int32(0), x), lambda x: first(jnp.int32(1), x), x)
+
+    x = floats(3)
+    text = untrace.decompile(program)(x, True).to("torch")
+    np.testing.assert_allclose(text(x, False), program(x, False))
+
+
+def test_what_pytorch_warns_of_is_not_written():
+    import warnings
+
+    def program(x):
+        return jax.nn.softmax(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = untrace.decompile(program)(floats(2, 3)).to("torch")
+        text(floats(2, 3))
+    assert "dim=-1" in text.source

@@ -23,6 +23,8 @@ from untrace.targets.eager.library import ArrayLibrary, Candidate
 
 _LARGEST = 1 << 22  # elements of an operand, of which a trial would take too long
 _LARGE = 1 << 13
+_SLOW = 1 << 24  # multiplications of integers, for which libraries have no fast product
+_SLOW_FUNCTIONS = frozenset("igamma igammac igamma_grad_a regularized_incomplete_beta polygamma zeta".split())
 _SHORT = 64
 _SAMPLES = 10
 _FEW = 4
@@ -89,7 +91,9 @@ def _agree(
             expected = evaluate(callee.body, *arrays)
             own = [library.into(a) if isinstance(a, np.ndarray | np.generic) else a for a in arrays]
             with library.quietly(), warnings.catch_warnings():
-                warnings.simplefilter("error")  # a call that its library warns of is not how one writes it
+                warnings.simplefilter("ignore")
+                for kind in (UserWarning, RuntimeWarning):  # a call that its library warns of is not how one writes it
+                    warnings.simplefilter("error", kind)
                 given = [_filled(library, a, own) for a in callee.args]
                 found = candidate.function(*given, **{k: _filled(library, v, own) for k, v in callee.kwargs.items()})
             parts = [found] if len(outputs) == 1 and callee.name != "unpack" else list(found)
@@ -106,16 +110,26 @@ def _agree(
 
 
 def _shorter(callee: Library, inputs: Sequence[Atom]) -> dict[int, int]:
-    """Other sizes to try a call at, in the place of large ones: where nothing in it speaks of these sizes."""
+    """Other sizes to try a call at, in the place of large ones: where it has a slow product of integers, which are exact at any
+    size, or a slow function of each element, and nothing in it speaks of these sizes."""
     sizes = {n for a in inputs for n in getattr(a.aval, "shape", ())}
     large = sorted(n for n in sizes if n > _SHORT)
     equations = callee.body.equations
-    if any(type(a) is Constant for a in inputs):
+    if not any(map(_is_slow, equations)) or any(type(a) is Constant for a in inputs):
         return {}
     said = [callee.args, callee.kwargs, *[e.params for e in equations]]
     if any(functions_called(e) for e in equations) or not sizes.isdisjoint(filter(_is_integer, jax.tree.leaves(said))):
         return {}
     return {n: _SHORT + 1 + rank for rank, n in enumerate(large)}
+
+
+def _is_slow(equation: Equation) -> bool:
+    if equation.callee.name != "dot_general":
+        return equation.callee.name in _SLOW_FUNCTIONS
+    x, y = [a.aval for a in equation.inputs]
+    ((contracted, _), (batch, _)) = equation.params["dimension_numbers"]
+    once = np.prod([x.shape[axis] for axis in (*contracted, *batch)], initial=1)
+    return not jax.dtypes.issubdtype(x.dtype, np.inexact) and np.prod(x.shape) * np.prod(y.shape) / once > _SLOW
 
 
 def _is_integer(value: object) -> bool:

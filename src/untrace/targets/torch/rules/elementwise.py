@@ -133,7 +133,7 @@ def one_minus_square(w: Any, x: Any, *, accuracy: Any = None) -> Expr:
 @rule("integer_pow")
 def integer_pow(w: Any, x: Any, *, y: int) -> Expr:
     if y < 0:
-        return Binary(Text("1.0"), "/", Binary(x, "**", Text(str(-y))))
+        return Binary(Text("1.0"), "/", Binary(x, "**", Text(str(-y))) if y < -1 else x)
     return w.wrapped(Binary(x, "**", Text(str(y))), w.avals[0].dtype)
 
 
