@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-PlainForm = Callable[..., Sequence[Any]]  # of the operands, the results
+from untrace.ir.types import Data, Parameter, PrimitiveObject
+
+PlainForm = Callable[..., Sequence[Data]]  # of the operands, the results
 
 
-def plain_form(primitive: Any, params: Mapping[str, Any]) -> PlainForm | None:
+def plain_form(primitive: PrimitiveObject, params: Mapping[str, Parameter]) -> PlainForm | None:
     """What a primitive computes, as a function of its operands that JAX can trace; None where this has none.
 
     A collective over axes of its operands is a reduction: `vmap` leaves that of one over its name. The approximate largest
@@ -23,8 +24,8 @@ def plain_form(primitive: Any, params: Mapping[str, Any]) -> PlainForm | None:
     return make(**params) if make is not None else None
 
 
-def _reduced(reduce: Callable[..., Any]) -> Callable[..., PlainForm | None]:
-    def form(*, axes: Sequence[Any], axis_index_groups: Any, **others: Any) -> PlainForm | None:
+def _reduced(reduce: Callable[..., Data]) -> Callable[..., PlainForm | None]:
+    def form(*, axes: Sequence[Parameter], axis_index_groups: Parameter, **others: Parameter) -> PlainForm | None:
         if axis_index_groups is not None or not all(type(a) is int for a in axes):
             return None
         return lambda *args: [reduce(x, axis=tuple(axes)).astype(x.dtype) for x in args]
@@ -32,22 +33,22 @@ def _reduced(reduce: Callable[..., Any]) -> Callable[..., PlainForm | None]:
     return form
 
 
-def _largest(*, k: int, reduction_dimension: int, is_max_k: bool, **others: Any) -> PlainForm | None:
+def _largest(*, k: int, reduction_dimension: int, is_max_k: bool, **others: Parameter) -> PlainForm | None:
     if jax.default_backend() == "tpu":
         return None
     sign = 1 if is_max_k else -1
 
-    def largest(x: Any) -> Sequence[Any]:
+    def largest(x: Data) -> Sequence[Data]:
         values, places = lax.top_k(sign * jnp.moveaxis(x, reduction_dimension, -1), k)
         return [jnp.moveaxis(sign * values, -1, reduction_dimension), jnp.moveaxis(places, -1, reduction_dimension)]
 
     return largest
 
 
-def _of_each(function: Callable[..., Any], rank: int = 2) -> PlainForm:
+def _of_each(function: Callable[..., Data], rank: int = 2) -> PlainForm:
     """A function of matrices, for batches of them. rank: the first operand's without a batch."""
 
-    def of_batch(*args: Any) -> Any:
+    def of_batch(*args: Data) -> Data:
         each = function
         for _ in range(args[0].ndim - rank):
             each = jax.vmap(each)
@@ -56,19 +57,19 @@ def _of_each(function: Callable[..., Any], rank: int = 2) -> PlainForm:
     return of_batch
 
 
-def _reflector(a: Any, i: Any) -> Any:
+def _reflector(a: Data, i: Data) -> Data:
     """The vector of the reflection in a column below the diagonal: 1 on it, and 0 above."""
     rows = jnp.arange(a.shape[0])
     return jnp.where(rows > i, a[:, i], 0) + (rows == i).astype(a.dtype)
 
 
-def _householder(**others: Any) -> PlainForm:
+def _householder(**others: Parameter) -> PlainForm:
     """`geqrf`: the upper factor, with the vectors of the reflections below it, and their scales."""
 
-    def factors(a: Any) -> Sequence[Any]:
+    def factors(a: Data) -> Sequence[Data]:
         count = min(a.shape)
 
-        def turn(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        def turn(i: Data, state: tuple[Data, Data]) -> tuple[Data, Data]:
             a, taus = state
             rows, columns = jnp.arange(a.shape[0]), jnp.arange(a.shape[1])
             first, below = a[i, i], jnp.where(rows > i, a[:, i], 0)
@@ -88,13 +89,13 @@ def _householder(**others: Any) -> PlainForm:
     return _of_each(factors)
 
 
-def _reflected(*, left: bool, transpose: bool, **others: Any) -> PlainForm:
+def _reflected(*, left: bool, transpose: bool, **others: Parameter) -> PlainForm:
     """`ormqr`: a matrix times the product of reflections, or that product's adjoint."""
 
-    def product(a: Any, taus: Any, c: Any) -> Any:
+    def product(a: Data, taus: Data, c: Data) -> Data:
         count = taus.shape[0]
 
-        def turn(k: Any, c: Any) -> Any:
+        def turn(k: Data, c: Data) -> Data:
             i = k if left == transpose else count - 1 - k
             vector, tau = _reflector(a, i), jnp.conj(taus[i]) if transpose else taus[i]
             if left:

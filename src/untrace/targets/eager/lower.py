@@ -77,7 +77,9 @@ def lowered(program: Program, library: ArrayLibrary) -> None:
         )
     if lowering.ruled_by_author and library.other_derivatives:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(lowering.ruled_by_author))
-        program.notes += (f"{library.title} differentiates what {names} computes: the derivative rule is not in the text",)
+        program.notes += (
+            f"{library.title} differentiates what {names} computes: the derivative rule is not in the text",
+        )
 
 
 class _Lowering:

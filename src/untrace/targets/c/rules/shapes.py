@@ -44,7 +44,7 @@ def _reshape(
     sharding: object = None,
 ) -> Array:  # fmt: skip
     if dimensions is not None:
-        x = _transpose(b, x, permutation=dimensions)
+        x = _transposed(x, dimensions)
     if 0 in x.shape:
         return Array(tuple(new_sizes), x.dtype, lambda index: x.at(tuple([int_of(0)] * len(x.shape))), x.cost)
     return moved(x, new_sizes, reshaped(x.shape, new_sizes), x.region if tuple(new_sizes) == x.shape else None)
@@ -70,6 +70,10 @@ def _expand_dims(b: Builder, x: Array, *, dimensions: tuple[int, ...]) -> Array:
 
 @rule("transpose")
 def _transpose(b: Builder, x: Array, *, permutation: tuple[int, ...]) -> Array:
+    return _transposed(x, permutation)
+
+
+def _transposed(x: Array, permutation: tuple[int, ...]) -> Array:
     back = np.argsort(permutation)
     shape = [x.shape[d] for d in permutation]
     return moved(
