@@ -34,6 +34,7 @@ from untrace.prove.execute import checked, may_not_end
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Company, Target
+from untrace.targets.eager.guard import classes_in
 from untrace.targets.jax.guard import guarded_by
 
 
@@ -215,7 +216,8 @@ def _write(
 def _guarded(captured: Captured) -> Guarded:
     """What the entry depends on beside its arguments: no more of JAX than whether it had 64 bits."""
     settings = guarded_by(captured).settings
-    return Guarded({k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}, {})
+    own = {k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}
+    return Guarded({**own, "classes": classes_in((captured.args, captured.kwargs))}, {})
 
 
 def _refuse_classes(captured: Captured, target: Target) -> None:
@@ -225,17 +227,23 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
         raise UnsupportedPrimitiveError(
             f"this program cannot be written for {target.title}: it takes keys of another implementation than threefry2x32"
         )
-    trees = [jax.tree.structure(x) for x in (captured.args, captured.kwargs, captured.out_example)]
+    given = captured.args, captured.kwargs, captured.out_example
+    if classes_in(given) is not None:
+        return
+    trees = [jax.tree.structure(given)]
     for tree in trees:
-        if tree.node_data() is None:
-            continue
-        kind, _ = tree.node_data()
-        if kind not in (dict, list, tuple, type(None)) and not hasattr(kind, "_make"):
-            raise UnsupportedPrimitiveError(
-                f"this program cannot be written for {target.title}: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
-                "which only JAX knows how to take apart. Give it dicts, lists, tuples or named tuples instead."
-            )
+        kind, _ = tree.node_data() or (dict, None)
+        if kind not in (dict, list, tuple, type(None)) and classes_in(tree.unflatten([0] * tree.num_leaves)) is None:
+            if not any(classes_in(c.unflatten([0] * c.num_leaves)) is None for c in tree.children()):
+                raise UnsupportedPrimitiveError(
+                    f"this program cannot be written for {target.title}: it takes or gives a {kind.__module__}."
+                    f"{kind.__qualname__}, which only JAX knows how to take apart. Give it dicts, lists, tuples, named tuples "
+                    "or dataclasses of arrays instead."
+                )
         trees += tree.children()
+    raise UnsupportedPrimitiveError(
+        f"this program cannot be written for {target.title}: two classes of what it takes and gives have one name"
+    )
 
 
 @dataclass(frozen=True, slots=True)

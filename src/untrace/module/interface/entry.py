@@ -287,4 +287,7 @@ def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program
     inputs = [(a.root, a.example) for a in entry.signature.arguments]
     fresh = lambda base: module.scope.fresh(identifier(base, "Node"))  # noqa: E731
     trees = KnownTrees(w) if module.idiomatic else None
-    return rebuild(entry.result, leaves, inputs, module.standalone, fresh, module.twins, trees, w.looked_up)
+    has_jax = not module.describes_types
+    return rebuild(
+        entry.result, leaves, inputs, module.standalone, fresh, module.twins, trees, w.looked_up, has_jax=has_jax
+    )

@@ -107,7 +107,7 @@ def guard_of(
 
 def _written(setting: object) -> str:
     if type(setting) is dict:
-        return f"{{{', '.join([f'{quoted(key)}: {number}' for key, number in setting.items()])}}}"
+        return f"{{{', '.join([f'{quoted(key)}: {_written(value)}' for key, value in setting.items()])}}}"
     return quoted(setting) if type(setting) is str else repr(setting)
 
 

@@ -59,6 +59,7 @@ def rebuild(
     trees: object = None,
     looked_up: dict[object, Name] | None = None,
     readable: bool = False,
+    has_jax: bool = True,
 ) -> Rebuilt:
     """The pytree of `example` with `leaves` (in flatten order) in it, as an expression.
 
@@ -67,12 +68,13 @@ def rebuild(
     gives a free name of the module that no inner name hides. With `standalone` only JAX, NumPy
     and the standard library are imported. `known` holds the twins that the module has already, and
     gets the new ones; `looked_up` the same for variables of the function that hold a library's classes.
-    `trees` says which trees have a name (`known_trees.KnownTrees`). Raises UnsupportedPrimitiveError for a dict key that has no
+    `trees` says which trees have a name (`known_trees.KnownTrees`). `has_jax`: whether the module may ask JAX to put a class
+    together; else it is a tree of that class with other parts. Raises UnsupportedPrimitiveError for a dict key that has no
     source form and comes from no argument.
     """
     builder = _Builder(inputs, standalone, fresh, {} if known is None else known, trees)
     builder.looked_up = {} if looked_up is None else looked_up
-    builder.readable = readable
+    builder.readable, builder.has_jax = readable, has_jax
     node = builder.read(example)
     if node.count != len(leaves):
         raise ValueError(f"{len(leaves)} leaves for a tree of {node.count}")
@@ -94,8 +96,9 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False
     while root.outer is not None:
         root = root.outer
     made = rebuild(
-        example, leaves, (), w.module.standalone, fresh, w.module.twins, KnownTrees(w), root.looked_up, readable
-    )
+        example, leaves, (), w.module.standalone, fresh, w.module.twins, KnownTrees(w), root.looked_up, readable,
+        not w.module.describes_types,
+    )  # fmt: skip
     root.statements.extend(made.statements)
     w.module.definitions.extend(made.definitions)
     w.module.imports.update(made.imports)
@@ -177,7 +180,7 @@ class _Builder:
         self._imported: dict[Any, Any] = known
         self._twins: dict[Any, Any] = known
         self.looked_up: dict[Any, Name] = {}
-        self.readable = False
+        self.readable, self.has_jax = False, True
         self.metadata = stand_ins.Metadata(self.out.modules, self._refer, self._write_tree, self._helper)
         # The same writer, whose names and imports are thrown away: it answers whether something
         # can be written.
@@ -355,6 +358,8 @@ class _Builder:
         return written if written is not None else self.metadata.source(key)
 
     def _class_node(self, node: _Node, children: list[Expr]) -> Expr:
+        if not self.has_jax:
+            return self._with_parts_of(node, children)
         place = stand_ins.place_of(type(node.value))
         if node.plain_itself:
             assert place is not None  # what can be called by itself has a name
@@ -364,6 +369,24 @@ class _Builder:
                 if _equal(level.data, node.level.data):
                     return Call(self._helper("_like"), [expr, List(children)])
         return self._construct(node, self._twin(node, place), children)
+
+    def _with_parts_of(self, node: _Node, children: list[Expr]) -> Expr:
+        """A tree of the same class and metadata with other parts, where there is one at hand."""
+        assert node.level is not None
+        names = [getattr(key, "name", "") for key in node.level.keys]
+        like: Expr | None = self._tree_like(node)
+        for expr, other, _ in self._all_subtrees() if like is None else ():
+            if _is_like(other, node.value, node.level):
+                like = expr
+                break
+        if like is None and node.keywords is not None:
+            return self._construct(node, self._twin(node, stand_ins.place_of(type(node.value))), children)
+        if like is None or not all(names):
+            raise UnsupportedPrimitiveError(
+                f"a `{type(node.value).__name__}` is made of nothing that is one: only JAX can do that. "
+                "Give a tuple of its parts, or take one."
+            )
+        return Call(self._helper("_with_parts"), [like], list(zip(names, children, strict=True)))
 
     def _construct(self, node: _Node, cls: Expr, children: list[Expr]) -> Expr:
         if node.keywords is None:
@@ -402,6 +425,8 @@ class _Builder:
 
     def _same_structure(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
         """`node` through an argument's subtree of exactly its structure; None if there is none."""
+        if not self.has_jax and leaves:
+            return None
         treedef = jax.tree.structure(node.value)
         for expr, other, level in self._all_subtrees():
             same_kind = type(other) is type(node.value)
@@ -467,6 +492,11 @@ class _Builder:
 
     def _define_twin(self, node: _Node) -> Name:
         name = self.fresh(identifier(type(node.value).__name__, "Node"))
+        if not self.has_jax and node.keywords is not None:
+            self.out.modules.add("dataclasses")
+            fields = List([string(field) for field, _, _ in node.keywords])
+            self.out.definitions.append(Assign([name], Call("dataclasses.make_dataclass", [string(name), fields])))
+            return Name(name)
         statement, modules, helpers = stand_ins.twin_statement(name, node.value, node.level, node.keywords)
         for needed in helpers:
             self._helper(needed)

@@ -1,34 +1,99 @@
-"""Types in words, for the check of an entry's arguments."""
+"""Types in words, for the check of an entry's arguments, and what it knows of the classes among them."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import jax
+
 from untrace import jax_compat
+from untrace.ir.types import PyTree
 from untrace.python.helpers import helper
+from untrace.python.pytrees import branches
+
+
+@helper(last="_each")
+def _each(value, change, classes):
+    """A tree with each leaf changed; `classes` has the names of their parts, and behind a line those of what is fixed."""
+    import copy
+
+    if isinstance(value, dict):
+        return {key: _each(part, change, classes) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        make = getattr(value, "_make", type(value))
+        return make([_each(part, change, classes) for part in value])
+    names = classes.get(type(value).__name__)
+    if names is None:
+        return None if value is None else change(value)
+    made = copy.copy(value)
+    for name in names.partition("|")[0].split():
+        object.__setattr__(made, name, _each(getattr(value, name), change, classes))
+    return made
 
 
 @helper(last="_in_words")
-def _in_words(tree):
+def _in_words(tree, classes):
     """A tree of words as one: `{w: f32[3,4]}`."""
     import re
 
     if isinstance(tree, dict):
         names = [key if isinstance(key, str) and re.fullmatch(r"[\w./-]+", key) else repr(key) for key in sorted(tree)]
-        parts = [_in_words(tree[key]) for key in sorted(tree)]
+        parts = [_in_words(tree[key], classes) for key in sorted(tree)]
         words = [f"{re.sub('; ', '', name)}: {part}" for name, part in zip(names, parts, strict=True)]
         return f"{{{', '.join(words)}}}"
     if isinstance(tree, (tuple, list)):
         start = type(tree).__name__ if hasattr(tree, "_make") else ""
-        words = ", ".join([_in_words(part) for part in tree])
+        words = ", ".join([_in_words(part, classes) for part in tree])
         return f"[{words}]" if isinstance(tree, list) else f"{start}({words})"
+    if type(tree).__name__ in classes:
+        names, _, fixed = classes[type(tree).__name__].partition("|")
+        words = ", ".join([_in_words(getattr(tree, name), classes) for name in names.split()])
+        fixed = ", ".join([re.sub("; | at 0x[0-9a-f]+", "", repr(getattr(tree, name))) for name in fixed.split()])
+        return f"{type(tree).__name__}({words}{' | ' * bool(fixed)}{fixed})"
     return str(tree)
+
+
+@helper(last="_with_parts")
+def _with_parts(node, **parts):
+    """The same with other parts; its constructor is not asked."""
+    import copy
+
+    made = copy.copy(node)
+    for name, part in parts.items():
+        object.__setattr__(made, name, part)
+    return made
+
+
+def classes_in(tree: PyTree) -> dict[str, str] | None:
+    """The names of the parts of each class in a tree, and of what is fixed, as `_each` takes them; None where a class has
+    others than attributes, or two have one name."""
+    found: dict[str, tuple[type, str]] = {}
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        level = branches(node)
+        if level is None or node is None:
+            continue
+        todo += level.children
+        if isinstance(node, dict | list | tuple):
+            continue
+        if not dataclasses.is_dataclass(node):
+            return None
+        parts = [key.name for key in level.keys if type(key) is jax.tree_util.GetAttrKey and hasattr(node, key.name)]
+        if len(parts) < len(level.keys):
+            return None
+        fixed = [f.name for f in dataclasses.fields(node) if f.name not in parts and hasattr(node, f.name)]
+        words = " ".join(parts) + (" | " + " ".join(fixed) if fixed else "")
+        if found.setdefault(type(node).__name__, (type(node), words)) != (type(node), words):
+            return None
+    return {name: words for name, (_, words) in found.items()}
 
 
 @helper(last="_compared")
 def _compared(types, found, least, most, multiples):
     """Raises where types in words are not those that this was written for."""
-    import hashlib, itertools, re
+    import fnmatch, hashlib, itertools, re
 
     sizes = {}
     for (name, expected), words in zip([t.split(": ", 1) for t in types.split("; ") if t], found, strict=True):
@@ -39,7 +104,7 @@ def _compared(types, found, least, most, multiples):
             is_size = old.isidentifier() and new.isdecimal()
             is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
             is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
-            if not is_size and new != old:
+            if not is_size and not fnmatch.fnmatchcase(new, old):
                 raise TypeError(
                     f"this was written for {name}: {expected}, not for {words}. Write the original for that."
                 )
@@ -54,4 +119,5 @@ def types_in_words(tree: Any, avals: Any, weak: bool) -> str:
         if jax_compat.is_key_dtype(aval.dtype):
             word = f"u32[{','.join(map(str, (*aval.shape, 2)))}]"
         words.append(word)
-    return _in_words(tree.unflatten(words))
+    example = tree.unflatten(words)
+    return _in_words(example, classes_in(example) or {})

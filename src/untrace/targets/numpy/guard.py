@@ -5,24 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from untrace.python.helpers import helper
-from untrace.targets.eager.guard import _compared, _in_words
+from untrace.targets.eager.guard import _compared, _each, _in_words
 
 
-@helper("np", needs=("_in_words", "_compared"), last="_checked", target="numpy")
-def _checked(types, *values, least={}, most={}, multiples={}, x64=False):
+@helper("np", needs=("_each", "_in_words", "_compared"), last="_checked", target="numpy")
+def _checked(types, *values, least={}, most={}, multiples={}, classes={}, x64=False):
     """The values, as arrays of JAX's types, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 on."""
     import re
 
     short = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
     narrow = {} if x64 else {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-
-    def walk(value, leaf):
-        if isinstance(value, dict):
-            return {key: walk(part, leaf) for key, part in value.items()}
-        if isinstance(value, (tuple, list)):
-            make = getattr(value, "_make", type(value))
-            return make([walk(part, leaf) for part in value])
-        return None if value is None else leaf(value)
 
     def array(value):
         made = np.asarray(value)
@@ -32,8 +24,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, x64=False):
         kind = re.sub("[a-z]+(?=[0-9])", lambda m: short.get(m[0], m[0]), value.dtype.name)
         return f"{kind}[{','.join(map(str, value.shape))}]"
 
-    values = [walk(value, array) for value in values]
-    _compared(types, [_in_words(walk(value, word)) for value in values], least, most, multiples)
+    values = [_each(value, array, classes) for value in values]
+    _compared(types, [_in_words(_each(value, word, classes), classes) for value in values], least, most, multiples)
     return values[0] if len(values) == 1 else values
 
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from untrace.python.helpers import helper
-from untrace.targets.eager.guard import _compared, _in_words
+from untrace.targets.eager.guard import _compared, _each, _in_words
 
 if TYPE_CHECKING:
     import torch
 
 
-@helper("torch", needs=("_in_words", "_compared"), last="_checked", target="torch")
-def _checked(types, *values, least={}, most={}, multiples={}, x64=False):
+@helper("torch", needs=("_each", "_in_words", "_compared"), last="_checked", target="torch")
+def _checked(types, *values, least={}, most={}, multiples={}, classes={}, x64=False):
     """The values, as tensors of JAX's types, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 on."""
     narrow = {torch.float64: torch.float32, torch.int64: torch.int32, torch.complex128: torch.complex64}
-
-    def walk(value, leaf):
-        if isinstance(value, dict):
-            return {key: walk(part, leaf) for key, part in value.items()}
-        if isinstance(value, (tuple, list)):
-            make = getattr(value, "_make", type(value))
-            return make([walk(part, leaf) for part in value])
-        return None if value is None else leaf(value)
 
     def tensor(value):
         if not isinstance(value, torch.Tensor):  # whatever the default type is
@@ -34,6 +26,6 @@ def _checked(types, *values, least={}, most={}, multiples={}, x64=False):
         kind = kind.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f")
         return f"{kind.replace('complex', 'c')}[{','.join([str(int(n)) for n in value.shape])}]"
 
-    values = [walk(value, tensor) for value in values]
-    _compared(types, [_in_words(walk(value, word)) for value in values], least, most, multiples)
+    values = [_each(value, tensor, classes) for value in values]
+    _compared(types, [_in_words(_each(value, word, classes), classes) for value in values], least, most, multiples)
     return values[0] if len(values) == 1 else values
