@@ -182,7 +182,8 @@ def test_a_random_program_is_close_or_refused(seed: int) -> None:
     except untrace.UnsupportedPrimitiveError:
         return  # what is written, and what is not, is counted by bench/targets.py
     assert text.proof.at_least("close")
-    found, expected = jax.tree.leaves(text(*args, **kwargs)), jax.tree.leaves(module.program(*args, **kwargs))
+    found = jax.tree.leaves(text(*args, **kwargs))
+    expected = jax.tree.leaves(jax.eval_shape(module.program, *args, **kwargs))  # JAX cannot run all of them eagerly
     assert [(a.shape, a.dtype) for a in found] == [(a.shape, a.dtype) for a in expected]
 
 

@@ -336,7 +336,8 @@ def test_a_random_program_is_close_or_refused(seed: int) -> None:
     except untrace.UnsupportedPrimitiveError:
         return
     assert text.proof.at_least("close")
-    found, expected = jax.tree.leaves(text(*args, **kwargs)), jax.tree.leaves(module.program(*args, **kwargs))
+    found = jax.tree.leaves(text(*args, **kwargs))
+    expected = jax.tree.leaves(jax.eval_shape(module.program, *args, **kwargs))  # JAX cannot run all of them eagerly
     found = [array_of(x) for x in found]
     assert [(a.shape, a.dtype) for a in found] == [(a.shape, a.dtype) for a in expected]
 

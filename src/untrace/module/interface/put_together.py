@@ -358,7 +358,7 @@ class _Builder:
         return written if written is not None else self.metadata.source(key)
 
     def _class_node(self, node: _Node, children: list[Expr]) -> Expr:
-        if not self.has_jax:
+        if not self.has_jax and dataclasses.is_dataclass(node.value):
             return self._with_parts_of(node, children)
         place = stand_ins.place_of(type(node.value))
         if node.plain_itself:
@@ -425,7 +425,7 @@ class _Builder:
 
     def _same_structure(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
         """`node` through an argument's subtree of exactly its structure; None if there is none."""
-        if not self.has_jax and leaves:
+        if not self.has_jax and leaves and dataclasses.is_dataclass(node.value):
             return None
         treedef = jax.tree.structure(node.value)
         for expr, other, level in self._all_subtrees():
@@ -492,7 +492,7 @@ class _Builder:
 
     def _define_twin(self, node: _Node) -> Name:
         name = self.fresh(identifier(type(node.value).__name__, "Node"))
-        if not self.has_jax and node.keywords is not None:
+        if not self.has_jax and dataclasses.is_dataclass(node.value) and node.keywords is not None:
             self.out.modules.add("dataclasses")
             fields = List([string(field) for field, _, _ in node.keywords])
             self.out.definitions.append(Assign([name], Call("dataclasses.make_dataclass", [string(name), fields])))

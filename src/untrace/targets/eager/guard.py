@@ -93,7 +93,7 @@ def classes_in(tree: PyTree) -> dict[str, str] | None:
 @helper(last="_compared")
 def _compared(types, found, least, most, multiples):
     """Raises where types in words are not those that this was written for."""
-    import fnmatch, hashlib, itertools, re
+    import hashlib, itertools, re
 
     sizes = {}
     for (name, expected), words in zip([t.split(": ", 1) for t in types.split("; ") if t], found, strict=True):
@@ -104,7 +104,7 @@ def _compared(types, found, least, most, multiples):
             is_size = old.isidentifier() and new.isdecimal()
             is_size = is_size and least.get(old, 2) <= int(new) <= most.get(old, int(new))
             is_size = is_size and int(new) % multiples.get(old, 1) == 0 and sizes.setdefault(old, new) == new
-            if not is_size and not fnmatch.fnmatchcase(new, old):
+            if not is_size and new != old and not re.fullmatch(".*".join(map(re.escape, old.split("*"))), new):
                 raise TypeError(
                     f"this was written for {name}: {expected}, not for {words}. Write the original for that."
                 )
