@@ -113,3 +113,25 @@ def test_what_has_parts_without_names_is_refused(target):
 
     with pytest.raises(untrace.UnsupportedPrimitiveError, match="only JAX knows how to take apart"):
         untrace.decompile(lambda p: p.both[0] + 1.0)(Pair(U, U)).to(target)
+
+
+def test_a_name_of_a_part_is_no_code():
+    @dataclasses.dataclass
+    class Odd:
+        value: object
+
+    name = "value=1) or print('code') or (x"
+    key = jax.tree_util.GetAttrKey(name)
+
+    def flatten(node):
+        return [(key, node.value)], None
+
+    def unflatten(_, children):
+        made = Odd(children[0])
+        vars(made)[name] = made.value
+        return made
+
+    jax.tree_util.register_pytree_with_keys(Odd, flatten, unflatten)
+    odd = unflatten(None, [U])
+    with pytest.raises(untrace.UnsupportedPrimitiveError):
+        untrace.decompile(lambda odd: jax.tree.map(lambda x: x + 1.0, odd))(odd).to("numpy")

@@ -227,23 +227,13 @@ def _refuse_classes(captured: Captured, target: Target) -> None:
         raise UnsupportedPrimitiveError(
             f"this program cannot be written for {target.title}: it takes keys of another implementation than threefry2x32"
         )
-    given = captured.args, captured.kwargs, captured.out_example
-    if classes_in(given) is not None:
-        return
-    trees = [jax.tree.structure(given)]
-    for tree in trees:
-        kind, _ = tree.node_data() or (dict, None)
-        if kind not in (dict, list, tuple, type(None)) and classes_in(tree.unflatten([0] * tree.num_leaves)) is None:
-            if not any(classes_in(c.unflatten([0] * c.num_leaves)) is None for c in tree.children()):
-                raise UnsupportedPrimitiveError(
-                    f"this program cannot be written for {target.title}: it takes or gives a {kind.__module__}."
-                    f"{kind.__qualname__}, which only JAX knows how to take apart. Give it dicts, lists, tuples, named tuples "
-                    "or dataclasses of arrays instead."
-                )
-        trees += tree.children()
-    raise UnsupportedPrimitiveError(
-        f"this program cannot be written for {target.title}: two classes of what it takes and gives have one name"
-    )
+    kind = classes_in((captured.args, captured.kwargs, captured.out_example))
+    if isinstance(kind, type):
+        raise UnsupportedPrimitiveError(
+            f"this program cannot be written for {target.title}: it takes or gives a {kind.__module__}.{kind.__qualname__}, "
+            "which only JAX knows how to take apart, or which has the name of another one. Give it dicts, lists, tuples, named "
+            "tuples or dataclasses of arrays instead."
+        )
 
 
 @dataclass(frozen=True, slots=True)

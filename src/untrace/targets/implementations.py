@@ -20,7 +20,7 @@ def implementation(equation: Equation) -> Function | None:
     primitive = equation.callee.object
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in equation.inputs]
     known = plain_form(primitive, equation.params)
-    for function in [known] if known is not None else implementations(primitive, equation.params):
+    for function in [known] if known is not None else implementations(primitive, equation.params, other_platforms=True):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

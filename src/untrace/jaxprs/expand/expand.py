@@ -317,13 +317,16 @@ class Expander:
         return None
 
 
-def implementations(primitive: Any, params: Mapping[str, Any]) -> list[Callable[..., list[Any]]]:
-    """Functions of the flat operands that compute a primitive's results, the most faithful first."""
+def implementations(
+    primitive: Any, params: Mapping[str, Any], other_platforms: bool = False
+) -> list[Callable[..., list[Any]]]:
+    """Functions of the flat operands that compute a primitive's results, the most faithful first; with what a platform that
+    has no code of its own for it lowers it to, if `other_platforms`."""
     found: list[Callable[..., list[Any]]] = []
-    lowering = jax_compat.lowering_function(primitive)
-    if lowering is not None:
-        function, several = lowering
-        found.append(lambda *args: _as_list(function(*args, **params), several))
+    for of_platform in (True, False) if other_platforms else (True,):
+        lowering = jax_compat.lowering_function(primitive, of_platform)
+        if lowering is not None:
+            found.append(lambda *args, lowering=lowering: _as_list(lowering[0](*args, **params), lowering[1]))
     impl = getattr(primitive, "impl", None)
     if impl is not None:
         found.append(lambda *args: _as_list(impl(*args, **params), primitive.multiple_results))

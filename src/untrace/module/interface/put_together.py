@@ -25,7 +25,7 @@ from untrace._trees import is_namedtuple
 from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
 from untrace.module.known_trees import KnownTrees
-from untrace.python.pytrees import DICTS, Branches, branches, key_source, string, subtrees
+from untrace.python.pytrees import DICTS, Branches, branches, is_plain_identifier, key_source, string, subtrees
 from untrace.python.statements import Assign, Statement
 from untrace.python.tree import Attribute, Call, Dict, Expr, Leaf, List, Name, Text, Tuple
 from untrace.python.values import Unwritable
@@ -381,7 +381,7 @@ class _Builder:
                 break
         if like is None and node.keywords is not None:
             return self._construct(node, self._twin(node, stand_ins.place_of(type(node.value))), children)
-        if like is None or not all(names):
+        if like is None or not all(map(is_plain_identifier, names)):
             raise UnsupportedPrimitiveError(
                 f"a `{type(node.value).__name__}` is made of nothing that is one: only JAX can do that. "
                 "Give a tuple of its parts, or take one."

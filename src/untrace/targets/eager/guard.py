@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from untrace import jax_compat
+from untrace._trees import is_namedtuple
 from untrace.ir.types import PyTree
 from untrace.python.helpers import helper
-from untrace.python.pytrees import branches
+from untrace.python.pytrees import branches, is_plain_identifier
 
 
 @helper(last="_each")
@@ -65,9 +66,9 @@ def _with_parts(node, **parts):
     return made
 
 
-def classes_in(tree: PyTree) -> dict[str, str] | None:
-    """The names of the parts of each class in a tree, and of what is fixed, as `_each` takes them; None where a class has
-    others than attributes, or two have one name."""
+def classes_in(tree: PyTree) -> dict[str, str] | type:
+    """The names of the parts of each class in a tree, and of what is fixed, as `_each` takes them; or a class that has other
+    parts than attributes, or the name of another one."""
     found: dict[str, tuple[type, str]] = {}
     todo = [tree]
     while todo:
@@ -76,17 +77,16 @@ def classes_in(tree: PyTree) -> dict[str, str] | None:
         if level is None or node is None:
             continue
         todo += level.children
-        if isinstance(node, dict | list | tuple):
+        if type(node) in (dict, list, tuple) or is_namedtuple(node):
             continue
-        if not dataclasses.is_dataclass(node):
-            return None
         parts = [key.name for key in level.keys if type(key) is jax.tree_util.GetAttrKey and hasattr(node, key.name)]
-        if len(parts) < len(level.keys):
-            return None
+        are_named = len(parts) == len(level.keys) and all(map(is_plain_identifier, parts))
+        if not dataclasses.is_dataclass(node) or not are_named:
+            return type(node)
         fixed = [f.name for f in dataclasses.fields(node) if f.name not in parts and hasattr(node, f.name)]
         words = " ".join(parts) + (" | " + " ".join(fixed) if fixed else "")
         if found.setdefault(type(node).__name__, (type(node), words)) != (type(node), words):
-            return None
+            return type(node)
     return {name: words for name, (_, words) in found.items()}
 
 
@@ -120,4 +120,4 @@ def types_in_words(tree: Any, avals: Any, weak: bool) -> str:
             word = f"u32[{','.join(map(str, (*aval.shape, 2)))}]"
         words.append(word)
     example = tree.unflatten(words)
-    return _in_words(example, classes_in(example) or {})
+    return _in_words(example, classes_in(example))
