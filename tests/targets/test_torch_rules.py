@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch")
 # Cases of which PyTorch has no types, or nothing for a primitive.
 REFUSED = frozenset(
     "saturates_int4 few_bits bytes bytes_from_half bitcast_smaller bitcast_larger bitcast_transposed bitcast_one"
-    " reduce_precision convolution_int tridiagonal qr_pivots schur".split()
+    " reduce_precision convolution_int qr_pivots schur".split()
 )
 
 

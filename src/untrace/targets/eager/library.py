@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
-from untrace.ir.nodes import Library
+from untrace.ir.nodes import Library, Slot
 from untrace.module.rules import RuleTable
 
 
@@ -55,6 +56,16 @@ def attribute(root: Any, path: Sequence[str]) -> Callable[..., Any] | None:
     for name in path:
         found = getattr(found, name, None)
     return found if callable(found) else None
+
+
+def with_type(candidate: Candidate) -> Iterator[Candidate]:
+    """A call, and where it makes an array of numbers alone, the same with that array's type: libraries have other ones of their
+    own."""
+    yield candidate
+    callee = candidate.callee
+    if "dtype" not in callee.kwargs and not any(type(v) is Slot for v in jax.tree.leaves((callee.args, callee.kwargs))):
+        kwargs = {**callee.kwargs, "dtype": callee.body.results[0].aval.dtype}
+        yield Candidate(Library(callee.name, callee.args, kwargs, callee.body), candidate.function)
 
 
 # What `x.at[index].add(y)` may be told beside; of modes those that drop what lies outside, or promise that nothing does.

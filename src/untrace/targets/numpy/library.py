@@ -11,7 +11,7 @@ import numpy as np
 
 from untrace.ir.nodes import Library
 from untrace.lift.recognise.library import resolve
-from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute, is_basic_update
+from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute, is_basic_update, with_type
 from untrace.targets.numpy.rules.table import NUMPY
 from untrace.targets.numpy.runtime.indexing import _put
 
@@ -44,7 +44,7 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
     function = attribute(np, rest.split(".")) if kind == "jnp" else resolve(callee.name) if kind in _KINDS else None
     if function is not None:
         name = f"np.{rest}" if kind == "jnp" else callee.name
-        yield Candidate(Library(name, callee.args, callee.kwargs, callee.body), function)
+        yield from with_type(Candidate(Library(name, callee.args, callee.kwargs, callee.body), function))
 
 
 def _out_of(value: Any) -> np.ndarray | None:

@@ -14,7 +14,7 @@ import numpy as np
 from untrace.ir.nodes import Library
 from untrace.lift.recognise.library import resolve
 from untrace.python import helpers
-from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute, is_basic_update
+from untrace.targets.eager.library import ArrayLibrary, Candidate, attribute, is_basic_update, with_type
 from untrace.targets.torch.rules.table import TORCH
 from untrace.targets.torch.tensors import INSIDE, array_of, has_type, inside
 
@@ -77,7 +77,7 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
                 root = torch.nn.functional if below == "F" else torch
                 function = attribute(root, path.split(".")[1:])
                 if function is not None and path not in _UNTRIED:
-                    yield Candidate(Library(path, callee.args, kwargs, callee.body), function)
+                    yield from with_type(Candidate(Library(path, callee.args, kwargs, callee.body), function))
                     axis = {} if "dim" in kwargs else _axis_by_default(callee.name)
                     if axis:  # PyTorch's `softmax` warns where no axis is said
                         yield Candidate(Library(path, callee.args, kwargs | axis, callee.body), function)
