@@ -108,6 +108,11 @@ def function_run(equation: Equation, inputs: Sequence[Operand]) -> tuple[Functio
     return None if name is None else (equation.params[name], inputs)
 
 
+def replaces(update: Function | None) -> bool:
+    """Whether what is scattered takes the place of what was there, as it is: `lax.scatter_apply` has a function for it."""
+    return update is None or update.results == [update.params[1]]
+
+
 def trees_given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:
     """The trees that a loop, a choice, a mapped call or a derivative gives, each with the leaves that something reads."""
     callee, outputs = equation.callee, equation.outputs

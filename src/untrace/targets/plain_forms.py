@@ -45,12 +45,12 @@ def _largest(*, k: int, reduction_dimension: int, is_max_k: bool, **others: Para
     return largest
 
 
-def _of_each(function: Callable[..., Data], rank: int = 2) -> PlainForm:
-    """A function of matrices, for batches of them. rank: the first operand's without a batch."""
+def _of_each(function: Callable[..., Data]) -> PlainForm:
+    """A function whose first operand is a matrix, for batches of all of them."""
 
     def of_batch(*args: Data) -> Data:
         each = function
-        for _ in range(args[0].ndim - rank):
+        for _ in range(args[0].ndim - 2):
             each = jax.vmap(each)
         return each(*args)
 

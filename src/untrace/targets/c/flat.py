@@ -102,7 +102,7 @@ def _inside(equation: Equation, inputs: Sequence[Atom]) -> tuple[Function, Seque
         small = len(body.equations) <= _SMALL and all(type(e.callee) is Primitive for e in body.equations)
         return (body, inputs) if small else None
     run = function_run(equation, inputs)
-    own = implementation(equation) if run is None and callee.name not in C.names() else None
+    own = implementation(equation) if run is None and C.find(callee.name) is None else None
     return run if own is None else (own, inputs)
 
 

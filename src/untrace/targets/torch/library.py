@@ -86,7 +86,10 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
 def _axis_by_default(name: str) -> dict[str, int]:
     """Along which axis a function of JAX goes where nothing is said: nothing where that is none, or all."""
     function = resolve(name)
-    axis = inspect.signature(function).parameters.get("axis") if callable(function) else None
+    try:
+        axis = inspect.signature(function).parameters.get("axis") if function is not None else None
+    except ValueError:  # it does not say what it takes
+        return {}
     return {"dim": axis.default} if axis is not None and type(axis.default) is int else {}
 
 

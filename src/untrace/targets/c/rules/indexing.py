@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from untrace.ir.calls import replaces
 from untrace.ir.nodes import Function
 from untrace.targets.c.arrays import Array, bounds, constant, folded, num, plus, stored
 from untrace.targets.c.build import Builder
@@ -130,9 +131,7 @@ def _scattered(combine: str) -> Any:
         unique_indices: bool = False,
     ) -> Array:
         dn = dimension_numbers
-        apply = update_jaxpr if combine == "set" else None
-        if apply is not None and apply.results == [apply.params[1]]:
-            apply = None
+        apply = None if combine != "set" or replaces(update_jaxpr) else update_jaxpr
         if update_consts:
             raise Declined("`scatter` by a function that closes over arrays")
         indices, updates = b.often(indices, "index"), b.often(updates, "updates")

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Function
 from untrace.python.tree import Expr, Text
 
 
@@ -29,11 +28,6 @@ def fill_of(dtype: Any, fill_value: Any) -> Any:
         return True
     info = np.iinfo(dtype)
     return int(info.min if info.min else info.max)
-
-
-def replaces(update: Function | None) -> bool:
-    """Whether what is scattered takes the place of what was there, as it is: `lax.scatter_apply` has a function for it."""
-    return update is None or update.results == [update.params[1]]
 
 
 def start_of(dtype: Any, method: str) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 from jax import lax
 
 from untrace import jax_compat
+from untrace.ir.calls import replaces
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Expr, Subscript, Text, Tuple
-from untrace.targets.eager.rules.parts import fill_of, replaces
+from untrace.targets.eager.rules.parts import fill_of
 from untrace.targets.numpy.rules.table import rule
 
 

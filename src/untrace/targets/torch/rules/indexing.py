@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from untrace.ir.calls import replaces
 from untrace.module.rules import DECLINE, Whole
 from untrace.python.tree import Attribute, Expr, Text, Tuple, Unary
-from untrace.targets.eager.rules.parts import fill_of, is_float, replaces
+from untrace.targets.eager.rules.parts import fill_of, is_float
 from untrace.targets.torch.rules.shapes import is_key
 from untrace.targets.torch.rules.table import rule
 
