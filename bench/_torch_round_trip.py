@@ -52,21 +52,42 @@ def measure_module(name: str, record: Record) -> None:
     row["outputs"] = max(apart(a, b) for a, b in zip(theirs, ours, strict=False))
     weighted_sum(theirs).backward()
     weighted_sum(ours[: len(theirs)]).backward()
-    of_model = dict(alone.named_parameters())
-    both = [(p.grad, params[n].grad) for n, p in of_model.items() if n in params and p.grad is not None]
+    of_model = {n: p for n, p in alone.named_parameters() if p.grad is not None}
+    nothing = of_rounding(model, args, kwargs, of_model)
+    both = [(p.grad, params[n].grad) for n, p in of_model.items() if n in params and n not in nothing]
     row["gradients"] = max((apart(a, b) if b is not None else np.inf for a, b in both), default=0.0)
-    row["parameters"] = f"{len(both)} of {sum(p.grad is not None for p in of_model.values())}"
+    row["eps"] = max(torch.finfo(p.dtype).eps for p in of_model.values())
+    row["parameters"] = f"{len(both)} of {len(of_model)}" + (f", {len(nothing)} zero" if nothing else "")
     record.put(row=row)
+
+
+def of_rounding(model: Any, args: Any, kwargs: Any, known: dict[str, torch.nn.Parameter]) -> set[str]:
+    """Parameters whose gradient is zero, and rounding alone in the module itself: in double precision nothing is left of it
+    (the bias of an attention's keys)."""
+
+    def wide(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        exact = copy.deepcopy(model).double()
+        outputs = exact(*jax.tree.map(wide, args), **jax.tree.map(wide, kwargs))
+        weighted_sum(jax.tree.leaves(trees.plain(outputs, lambda t: t))).backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    grads = {n: p.grad for n, p in exact.named_parameters() if p.grad is not None}
+    return {n for n, p in known.items() if n in grads and grads[n].abs().max() < 1e-6 * p.grad.abs().max()}
 
 
 def weighted_sum(outputs: Any) -> torch.Tensor:
     """A number that depends on each element otherwise."""
     parts = [
-        (x.float() * torch.linspace(0.5, 1.5, x.numel()).reshape(x.shape)).sum()
+        (wide * torch.linspace(0.5, 1.5, x.numel(), dtype=wide.dtype).reshape(x.shape)).sum()
         for x in outputs
         if x.is_floating_point() and x.requires_grad
+        for wide in [x if x.dtype == torch.float64 else x.float()]
     ]
-    return sum(parts, torch.zeros(()))
+    return sum(parts, torch.zeros((), dtype=parts[0].dtype) if parts else torch.zeros(()))
 
 
 def apart(theirs: torch.Tensor, ours: torch.Tensor) -> float:

@@ -528,3 +528,16 @@ def test_complex_numbers_are_not_compared_beforehand():
     (eqn,) = jax.make_jaxpr(lax.ne)(np.complex64(2), np.complex64(0)).jaxpr.eqns
     numbers = [jax_compat.literal(np.complex64(n), v.aval) for n, v in zip((2, 0), eqn.invars, strict=True)]
     assert arithmetic.comparison_of_literals(None, eqn.replace(invars=numbers)) is None
+
+
+def test_a_number_that_says_nothing_of_its_parts_is_not_made():
+    """`1 - decay` of single numbers is 0.100000024: whoever edits the 0.9 beside it would not think of that one."""
+
+    def average(hidden, value):
+        decay = lax.convert_element_type(0.9, value.dtype)
+        return hidden * decay + value * (jnp.ones([], value.dtype) - decay)
+
+    x = jnp.arange(3.0)
+    d = untrace.decompile(average)(x, x)
+    assert "hidden * 0.9 + value * lax.sub(1.0, np.float32(0.9))" in d.source, d.source
+    np.testing.assert_array_equal(d(x, x), jax.jit(average)(x, x))

@@ -6,6 +6,7 @@ for a real `mpirun`.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -38,13 +39,19 @@ def over(function: Program, in_specs: Any, out_specs: Any, check: bool = False, 
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check)
 
 
-def written(name: str, program: Program, *args: Any) -> Any:
-    """The text, as it is proven; its results are those of the program."""
+def written(name: str, program: Program, *args: Any, has_one_device: bool = True) -> Any:
+    """The text, as it is proven; its results are those of the program, and those of one for NumPy, where that can be."""
     d = untrace.decompile(program, target="mpi4py")(*args)
     assert d.proof.at_least("close"), d.proof
     expected, found = program(*args), d(*args)
     assert jax.tree.structure(expected) == jax.tree.structure(found)
     jax.tree.map(_same, expected, found)
+    if has_one_device:
+        alone = untrace.decompile(program, target="numpy")(*args)
+        jax.tree.map(_same, expected, alone(*args))
+    else:
+        with pytest.raises(untrace.UnsupportedPrimitiveError, match="shard_map"):
+            untrace.decompile(program, target="numpy")(*args)
     ranks = int(d.source.partition("Get_size() != ")[2].partition(":")[0])
     d.save(FOLDER / f"{name}.py")
     paths = jax.tree_util.tree_leaves_with_path(expected)
@@ -249,7 +256,7 @@ def test_permutation_over_two_axes():
         program = over(lambda x: lax.ppermute(x, axes, [(0, 1), (1, -2), (2, 3)]), P("x", "y"), P("x", "y"), x=2, y=2)
         return lambda x: program(x)
 
-    written("permutation_two", function(("x", "y")), X)
+    written("permutation_two", function(("x", "y")), X, has_one_device=False)
     assert "in another order than the mesh" in refused(function(("y", "x")), X)
 
 
@@ -260,6 +267,19 @@ def test_places():
 
     d = written("places", over(function, P("x", "y"), P("x", "y"), x=2, y=2), X)
     assert "np.int32(along_x.Get_rank())" in d.source, d.source
+
+
+@pytest.mark.parametrize("target", ["numpy", "c", *(["torch"] if importlib.util.find_spec("torch") else [])])
+def test_a_mesh_on_one_device(target):
+    """All shards are in one array, which has an axis for that of the mesh."""
+
+    def normalised(x):
+        total = lax.psum(jnp.sum(x), "x")
+        return x / total, lax.pmax(jnp.max(x), "x")
+
+    d = untrace.decompile(over(normalised, P("x"), (P("x"), P())), target=target)(X)
+    assert "`shard_map` is written as its implementation on one device" in d.source or target == "c"
+    jax.tree.map(_same, over(normalised, P("x"), (P("x"), P()))(X), d(X))
 
 
 def test_groups():
@@ -273,7 +293,7 @@ def test_groups():
             lax.psum_scatter(x, "x", tiled=True, axis_index_groups=groups),
         )
 
-    d = written("groups", over(function, P("x"), P("x")), X)
+    d = written("groups", over(function, P("x"), P("x")), X, has_one_device=False)
     assert "grouped_x = mesh.Split((0, 1, 0, 1)[mesh.Get_rank()], (0, 1, 1, 0)[mesh.Get_rank()])" in d.source, d.source
 
 

@@ -150,6 +150,33 @@ def three_bodies(positions, velocities, masses):
     return lax.scan(step, (positions, velocities), length=20)
 
 
+def test_loops_that_end_one_by_one_are_one():
+    def root(a):
+        return lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-3 * a, lambda x: 0.5 * (x + a / x), a)
+
+    d = untrace.decompile(jax.vmap(root), target="c")(np.float32([1.0, 2.0, 90.0, 1e4]))
+    assert d.source.count("while (") == 1 and "is_going[i] ?" in d.source, d.source
+    x = np.float32([4.0, 0.5, 7.0, 1e-3])
+    np.testing.assert_allclose(d(x), jax.vmap(root)(x), rtol=1e-6)
+
+
+def test_an_array_may_be_given_for_two_parameters():
+    """A parameter that is `restrict` is no other one: gcc says so where it sees both."""
+
+    def mixed(x, y):
+        for _ in range(3):
+            x = jnp.tanh(x @ y) + jnp.sin(y @ x)
+        return x
+
+    def function(x, y):
+        first = jnp.sin(x)
+        second = jnp.sin(x)
+        return mixed(first, second) + mixed(y, x)
+
+    d = untrace.decompile(function, target="c")(np.eye(2, dtype=np.float32), np.ones((2, 2), np.float32))
+    assert "mixed(const float x[2][2], const float y[2][2]" in d.source, d.source
+
+
 def test_three_bodies():
     rng = np.random.default_rng(2)
     args = (

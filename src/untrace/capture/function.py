@@ -111,6 +111,7 @@ class Captured:
     asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes.sizes`)
     noted: bool = False  # whether calls were looked for, and the function did not mind
+    one_device: bool = False  # whether `expanded` is for one device where it runs on those of a mesh
     keeps_calls: bool = False  # whether derivatives that are asked for stay calls
     asked_for: int = 0  # how many derivatives the function was seen to ask for, those of others not counted
     # Traces the function once more with the derivatives that it asks for as calls; None where it asks for none.
@@ -330,7 +331,7 @@ def trace(
 
 def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
     """Puts what was traced without library primitives, but those in `keep_primitives`, into `captured`."""
-    captured.expander = Expander(keep_primitives)
+    captured.expander = Expander(keep_primitives, one_device=captured.one_device)
     with captured.as_traced():
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
         captured.expanded = captured.expander.closed(captured.jaxpr)

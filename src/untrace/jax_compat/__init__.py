@@ -102,6 +102,7 @@ from untrace.jax_compat.sharding import (
     partitions,
     speaks_of_devices,
     varying_axes,
+    without_mesh,
 )
 from untrace.jax_compat.jax_code import differentiated, inside_transformation, transformation
 from untrace.jax_compat.provenance import (

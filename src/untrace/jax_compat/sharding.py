@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from untrace.jax_compat.inner_jaxprs import bodies_in, is_plain
+from untrace.jax_compat.inner_jaxprs import bodies_in, is_plain, with_inner_jaxprs
+from untrace.jax_compat.jaxprs import DROP_TYPE, open_jaxpr
+from untrace.jax_compat.rebuilding import rebuilt_jaxpr, substituted
 
 
 def varying_axes(aval: Any) -> frozenset[str]:
@@ -18,6 +21,45 @@ def varying_axes(aval: Any) -> frozenset[str]:
 
 
 _NO_AXES: frozenset[str] = frozenset()
+
+
+def without_mesh(closed: Any, plain: Callable[[Any], Any]) -> Any:
+    """A jaxpr without what its types and equations say of a mesh, as the body of a `shard_map` with `check_vma=False` where
+    there is none: over which axes values vary, and that they lie on one device.
+
+    plain: gives the open jaxpr that stands for a collective, None for what stays.
+    """
+    jaxpr, _ = open_jaxpr(closed)
+    new = {v: _without_mesh(v) for v in jaxpr.invars}
+    eqns: list[Any] = []
+
+    def add(eqn: Any) -> None:
+        invars = substituted(eqn.invars, new)
+        if eqn.primitive.name == "pvary":
+            new.update(zip(eqn.outvars, invars, strict=True))
+            return
+        inner = plain(eqn)
+        if inner is not None:
+            new.update(zip(inner.invars, invars, strict=True))
+            for each in inner.eqns:
+                add(each.replace(source_info=eqn.source_info))
+            new.update(zip(eqn.outvars, substituted(inner.outvars, new), strict=True))
+            return
+        params = {k: None if is_manual_sharding(v) else v for k, v in eqn.params.items()}
+        new.update((v, _without_mesh(v)) for v in eqn.outvars)
+        eqn = eqn.replace(invars=invars, outvars=substituted(eqn.outvars, new), params=params)
+        eqns.append(with_inner_jaxprs(eqn, lambda inner: without_mesh(inner, plain)))
+
+    for eqn in jaxpr.eqns:
+        add(eqn)
+    return rebuilt_jaxpr(closed, eqns, substituted(jaxpr.outvars, new), invars=[new[v] for v in jaxpr.invars])
+
+
+def _without_mesh(variable: Any) -> Any:
+    aval = variable.aval
+    if type(variable) is DROP_TYPE or not isinstance(aval, jax.core.ShapedArray):
+        return variable
+    return type(variable)(jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type))
 
 
 def is_unspecified(sharding: Any) -> bool:

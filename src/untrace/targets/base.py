@@ -76,6 +76,7 @@ class Target:
     knows; raises UnsupportedPrimitiveError for all that it cannot express at once. `into`, `out_of`: an array as what its
     text takes, and what that gives as an array (None for what is none). `needs`: the module that has to be installed for it.
     `keeps_calls`: whether it has derivatives and maps of its own, so that those of the author's stay calls.
+    `has_ranks`: whether it runs one process for each device of a mesh; others run everything on one.
 
     `company`: the processes that write a text together. `begin`: makes of a program, before its passes, what is written of
     it, and gives the target for that one (it gets the tree of the arguments and the company too); None where what is written
@@ -92,6 +93,7 @@ class Target:
     out_of: Callable[[Data], np.ndarray | None] = np.asarray
     needs: str = ""
     keeps_calls: bool = False
+    has_ranks: bool = False
     company: Callable[[], Company] = Company
     begin: Callable[[Program, PyTreeDef, Company], Target] | None = None
     load: Load = load_text

@@ -40,6 +40,7 @@ from untrace.jaxprs.expand.batching import batched_function
 from untrace.jaxprs.expand.custom_root import Root, custom_root_of
 from untrace.jaxprs.expand.derivatives import LibraryRules
 from untrace.jaxprs.expand.hi_primitives import hi_primitive_call
+from untrace.jaxprs.expand.one_device import on_one_device
 
 # Primitives of untrace's own, which stand for calls that the author made: `vmaps` and `differentiated`, which take them out.
 OURS: set[Any] = set()
@@ -75,9 +76,11 @@ class Expander:
     same object.
     """
 
-    def __init__(self, keep: Collection[str] = (), derivatives: bool = True):
+    def __init__(self, keep: Collection[str] = (), derivatives: bool = True, one_device: bool = False):
+        """one_device: whether what runs on the devices of a mesh becomes a program for one."""
         self._keep = frozenset(keep)
-        self._rules = LibraryRules(self, Expander(keep, derivatives=False)) if derivatives else None
+        self._one_device = one_device
+        self._rules = LibraryRules(self, Expander(keep, False, one_device)) if derivatives else None
         self._library: dict[Any, bool] = {}
         self._memo: dict[Any, Any] = {}
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -261,7 +264,8 @@ class Expander:
         return used
 
     def _may_expand(self, eqn: Any) -> bool:
-        return jax_compat.hi_primitive(eqn) is not None or self.is_library(eqn.primitive)
+        is_mapped = self._one_device and eqn.primitive.name == "shard_map"
+        return is_mapped or jax_compat.hi_primitive(eqn) is not None or self.is_library(eqn.primitive)
 
     def _expansion(self, eqn: Any, linear: Sequence[bool], used: Collection[Any] | None, wrap: bool = False) -> Any:
         """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it
@@ -272,7 +276,7 @@ class Expander:
         constants where an open jaxpr cannot.
         """
         primitive = eqn.primitive
-        keeps_rule = True
+        keeps_rule, how_else = True, ""
         prim = jax_compat.hi_primitive(eqn)
         if prim is not None:
             name = jax_compat.primitive_label(eqn)
@@ -290,6 +294,9 @@ class Expander:
                 candidates, keeps_rule = [batched], not moving
             else:
                 candidates = implementations(primitive, eqn.params)
+        elif self._one_device and primitive.name == "shard_map":
+            name, library, keeps_rule, how_else = primitive.name, "JAX", False, "on one device"
+            candidates = [on_one_device(eqn)]
         else:
             return None
         reason = "it has neither a traceable lowering nor an `impl`"
@@ -307,7 +314,7 @@ class Expander:
                     custom = self._rules.function_for(eqn, closed, linear)
                 if custom or not _has_types_of(closed, eqn):
                     closed = _traced(custom[0] if custom else function, eqn, used)
-                how = custom[1] if custom else ""
+                how = custom[1] if custom else how_else
             except Exception as error:  # the library's code: anything may be raised
                 reason = f"{type(error).__name__}: {_first_line(error)}"
                 continue

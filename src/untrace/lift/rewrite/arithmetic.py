@@ -119,19 +119,28 @@ def _number(body: Body, atom: Any) -> Any:
     return jax_compat.literal(np.negative(np.asarray(literal.val).astype(literal.aval.dtype))[()], literal.aval)
 
 
+_WRITTEN = 8  # characters, at most, of a number that somebody wrote: more were computed
+
+
 @rewrite("mul", "add", "sub", "div")
 def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
-    """Single and double precision, where NumPy rounds as XLA does; integers wrap around in both, but for division."""
+    """Single and double precision, where NumPy rounds as XLA does; integers wrap around in both, but for division.
+
+    `1.0 - 0.9` of two single numbers stays: it is 0.100000024, which says nothing of the 0.9 beside it.
+    """
     x, y = _number(body, eqn.invars[0]), _number(body, eqn.invars[1])
     aval = eqn.outvars[0].aval
     whole = aval.dtype.kind in "iu" and aval.dtype.itemsize in (1, 2, 4, 8) and eqn.primitive.name != "div"
     if x is None or y is None or not whole and str(aval.dtype) not in ("float32", "float64"):
         return None
     left, right = (np.asarray(v.val).astype(aval.dtype) for v in (x, y))
+    operation = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}[eqn.primitive.name]
+    words = [str(v[()]) for v in (left, right)]
     with np.errstate(all="ignore"):
-        value = {"mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide}[eqn.primitive.name](
-            left, right
-        )
+        value = operation(left, right)
+        is_rounded = not whole and operation(float(words[0]), float(words[1])).astype(value.dtype) != value
+    if is_rounded and max(map(len, words)) <= _WRITTEN:
+        return None
     if not whole and (not np.isfinite(value) or (value != 0 and abs(value) < np.finfo(value.dtype).tiny)):
         return None
     literal = jax_compat.literal(value[()], x.aval)

@@ -61,7 +61,7 @@ _OF_KEYS = frozenset(
 # Those that move floats of 16 bits as they stand, and those for which it matters which ones there are.
 _IN_ANY_TYPE = frozenset(
     {"bitcast_convert_type", "copy", "copy_p", "device_put", "stop_gradient", "optimization_barrier", "name", "pvary",
-     "sharding_constraint", "reduce_precision"}
+     "reshard", "sharding_constraint", "reduce_precision"}
 )  # fmt: skip
 _OF_NEIGHBOURS = frozenset({"nextafter", "random_bits"})
 _WIDE = np.dtype(np.float32)

@@ -12,7 +12,7 @@ from untrace.ir.nodes import Cond, Equation, Function, Literal, Primitive, Scan,
 from untrace.targets.c.arrays import Array, num, number, plus, stored
 from untrace.targets.c.loops import BOOL, INDEX, Buffer, Expr, If, Loop, Op, Read, Stmt, Var, reads
 from untrace.targets.c.loops import While as CWhile
-from untrace.targets.c.rules.table import Declined
+from untrace.targets.c.rules.table import C
 from untrace.targets.c.types import dtype_of, shape_of
 
 
@@ -78,8 +78,6 @@ def scan(b: Builder, loop: Scan, equation: Equation, inputs: Sequence[Array]) ->
 
 
 def while_loop(b: Builder, loop: While, equation: Equation, inputs: Sequence[Array]) -> list[Array]:
-    if loop.condition.result_avals[0].shape:
-        raise Declined("a `while` of several loops that end one by one (under `jax.vmap`)")
     ours, consts = loop.condition_consts, loop.consts
     outside = [b.often(a) for a in inputs[:consts]]
     params = loop.body.params[loop.body_consts :]
@@ -97,12 +95,37 @@ def while_loop(b: Builder, loop: While, equation: Equation, inputs: Sequence[Arr
     prelude: list[Stmt] = []
     body: list[Stmt] = []
     with b.inside(prelude):
-        condition = b.run(loop.condition, [*outside[:ours], *state])[0].at(())
+        going = b.run(loop.condition, [*outside[:ours], *state])[0]
+        if going.shape:  # several loops, which end one by one
+            going = b.often(going, "is_going")
+        condition = _any(b, going)
     with b.inside(body):
         results = b.run(loop.body, [*outside[ours:], *state])
+        if going.shape:
+            results = [_where(going, *pair) for pair in zip(results, state, strict=True)]
         _hand_on(b, buffers, results, [p.hint or "value" for p in params])
     b.block.append(CWhile(prelude, condition, body))
     return [s if buffer is None else stored(buffer) for s, buffer in zip(state, buffers, strict=True)]
+
+
+def _any(b: Builder, flags: Array) -> Expr:
+    if not flags.shape:
+        return flags.at(())
+    rule = C.find("reduce_or")
+    assert rule is not None
+    found = rule(b, flags, axes=tuple(range(len(flags.shape))))
+    assert isinstance(found, Array)
+    return b.scalar(found, "is_any_going")
+
+
+def _where(going: Array, new: Array, old: Array) -> Array:
+    """What the loops hand on that go on, and what the others had."""
+    rank = len(going.shape)
+
+    def chosen(index: Sequence[Expr]) -> Expr:
+        return Op("?:", (going.at(tuple(index[:rank])), new.at(tuple(index)), old.at(tuple(index))), old.dtype)
+
+    return Array(new.shape, new.dtype, chosen, new.cost + 1)
 
 
 def cond(b: Builder, choice: Cond, equation: Equation, inputs: Sequence[Array]) -> list[Array | None]:

@@ -143,7 +143,8 @@ Stmt = Write | Loop | While | If | Invoke | Break
 class CFunction:
     """A function of the text. `params` and `outs` in the order of C's parameters; `returns`: the local that it returns.
 
-    `work`: the buffers that stand in memory that the caller gives, each with its slot.
+    `work`: the buffers that stand in memory that the caller gives, each with its slot. `shared`: parameters for which a
+    call gives an array that another parameter has as well.
     """
 
     name: str
@@ -154,6 +155,7 @@ class CFunction:
     comment: str = ""
     work: dict[Buffer, int] = field(default_factory=dict)
     slots: list[tuple[np.dtype, int]] = field(default_factory=list)
+    shared: set[Buffer] = field(default_factory=set)
 
     @property
     def callees(self) -> list[CFunction]:

@@ -143,6 +143,18 @@ def _body(
     return Argument(own, kind, found), False, function.outs
 
 
+def _note_shared(caller: CFunction) -> None:
+    """Notes of the functions that one calls which parameters get the same array."""
+    for stmt in statements(caller.body):
+        if isinstance(stmt, Invoke) and stmt.work is not None:
+            used = {a.buffer for s in stmt.work.body for a in accesses(s)}
+            given: dict[Buffer, list[Buffer]] = {}
+            for param, arg in zip([p for p in stmt.work.params if p in used], stmt.args, strict=True):
+                if isinstance(arg, Read) and param.shape:
+                    given.setdefault(arg.buffer, []).append(param)
+            stmt.work.shared.update(p for params in given.values() if len(params) > 1 for p in params)
+
+
 def _texts(
     unit: Unit, function: CFunction, arguments: Sequence[Argument], result: Argument | None, returns: bool,
     structs: Structs, head: str,
@@ -155,6 +167,8 @@ def _texts(
     for one in unit.functions:
         one.name = taken.fresh(one.name, "function")
     _rename_calls(unit, function)
+    for one in (*unit.functions, function):
+        _note_shared(one)
     used = [a.buffer for f in (*unit.functions, function) for s in f.body for a in accesses(s)]
     tables = [b for b in dict.fromkeys(used) if b.kind == "table"]
     large = [t for t in tables if t.value is not None and t.value.nbytes > _LARGE]

@@ -57,7 +57,8 @@ def parameter(buffer: Buffer, restrict: str = "restrict") -> str:
     if not buffer.shape:
         return f"{kind} {buffer.name}" if buffer.kind == "in" else f"{kind} *{buffer.name}"
     first, *rest = [max(n, 1) for n in buffer.shape]
-    return f"{const}{kind} {buffer.name}[{restrict} {first}]" + "".join([f"[{n}]" for n in rest])
+    first = f"{restrict} {first}".lstrip()
+    return f"{const}{kind} {buffer.name}[{first}]" + "".join([f"[{n}]" for n in rest])
 
 
 class Printer:
@@ -108,7 +109,8 @@ class _Body:
         function = self.function
         if signature is None:
             used = {a.buffer for s in function.body for a in accesses(s)}
-            params = [parameter(p) for p in function.params if p in used]
+            shared = function.shared
+            params = [parameter(p, "" if p in shared else "restrict") for p in function.params if p in used]
             params += [parameter(o) for o in function.outs]
             if function.needs_work:
                 params.append(f"struct {function.name}_work *work")
@@ -249,7 +251,7 @@ class _Body:
         if stmt.name in self._helpers:
             self._used.add(stmt.name)
             args = [
-                self._flat(a)
+                self._flat(a, "const ")
                 if isinstance(a, Read) and len(a.index) < len(a.buffer.shape)
                 else self.expressions.text(a)
                 for a in stmt.args
@@ -285,13 +287,13 @@ class _Body:
             return text
         return text[1:] if text.startswith("*") else f"&{text}"
 
-    def _flat(self, part: Read) -> str:
-        """A pointer to the first element of a part of a buffer."""
+    def _flat(self, part: Read, const: str = "") -> str:
+        """A pointer to the first element of a part of a buffer; not to that of its first row, of which gcc would take the size."""
         missing = len(part.buffer.shape) - len(part.index)
         text = self.expressions.place(part.buffer, part.index)
-        if missing == 1:
-            return text
-        return (f"&{text}" + "[0]" * missing).replace("&*", "")
+        if missing == 0:
+            return f"&{text}".replace("&*", "")
+        return text if missing == 1 else f"({const}{c_type(part.dtype)} *){text}"
 
 
 def slot_name(function: CFunction, slot: int) -> str:

@@ -53,4 +53,6 @@ def _begun(program: Program, arguments: PyTreeDef, company: Company) -> Target:
     )
 
 
-TARGET = replace(NUMPY, name="mpi4py", title="mpi4py", lower=_lower, company=company, begin=_begun, any_size=False)
+TARGET = replace(
+    NUMPY, name="mpi4py", title="mpi4py", lower=_lower, has_ranks=True, company=company, begin=_begun, any_size=False
+)

@@ -20,7 +20,7 @@ from untrace.targets.c.runtime.complexes import FUNCTIONS
 # What is written in terms of `arithmetic`, `cast` and `?:`, or only moves elements.
 _AS_THEY_ARE = (
     "add", "add_any", "sub", "mul", "square", "select_n", "convert_element_type", "iota", "copy", "copy_p", "device_put",
-    "stop_gradient", "optimization_barrier", "name", "pvary", "sharding_constraint", "gather", "scatter", "scatter-add",
+    "stop_gradient", "optimization_barrier", "name", "pvary", "reshard", "sharding_constraint", "gather", "scatter", "scatter-add",
     "scatter_add", "scatter-sub", "scatter_sub", "scatter-mul", "scatter_mul", "reduce_sum", "reduce_prod", "cumsum",
     "cumprod", "reduce_window_sum", "reduce", "reduce_window", "dot_general", "conv_general_dilated",
     "sort", "fft", "cholesky", "triangular_solve", "lu", "max", "min", "scatter-max", "scatter_max", "scatter-min",

@@ -499,7 +499,17 @@ def _reduce_precision(b: Builder, x: Array, *, exponent_bits: int, mantissa_bits
     raise Declined("`reduce_precision`")
 
 
-@rule("copy", "copy_p", "device_put", "stop_gradient", "optimization_barrier", "name", "pvary", "sharding_constraint")
+@rule(
+    "copy",
+    "copy_p",
+    "device_put",
+    "stop_gradient",
+    "optimization_barrier",
+    "name",
+    "pvary",
+    "reshard",
+    "sharding_constraint",
+)
 def _same(b: Builder, *xs: Array, **params: object) -> Array | list[Array]:
     return xs[0] if len(xs) == 1 else list(xs)
 

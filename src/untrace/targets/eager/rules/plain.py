@@ -26,6 +26,10 @@ def _pvary(w: Any, x: Any, *, axes: Any) -> Expr:
     return x
 
 
+def _reshard(w: Any, x: Any, *, dst_sharding: Any, concrete_mesh: Any) -> Expr:
+    return x
+
+
 def _name(w: Any, x: Any, *, name: str) -> Expr:
     return x
 
@@ -81,7 +85,7 @@ def _random_split(w: Any, key: Any, *, shape: Any) -> Expr:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "copy copy_p random_clone random_unwrap": _same, "pvary": _pvary, "name": _name,
+    "copy copy_p random_clone random_unwrap": _same, "pvary": _pvary, "reshard": _reshard, "name": _name,
     "sharding_constraint": _sharding_constraint, "optimization_barrier": _optimization_barrier, "device_put": _device_put,
     "platform_index": _platform_index, "slice": _slice, "threefry2x32": _threefry2x32,
     "iota_2x32_shape": _iota_2x32_shape, "random_wrap": _random_wrap, "random_split": _random_split,

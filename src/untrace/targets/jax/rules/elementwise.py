@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.lax
 
-from untrace.ir.nodes import Value
+from untrace.ir.nodes import Literal, Value
 from untrace.module.rules import DECLINE
 from untrace.python.tree import Call
 from untrace.targets.jax.rules.table import rule
@@ -33,6 +33,9 @@ _ACCURATE = "cbrt cos exp exp2 expm1 log log1p log2 logistic rsqrt sin sqrt tan 
 def _plain(path: str) -> Callable[..., Any]:
     def elementwise(w: Any, *operands: Any) -> Any:
         w.module.modules.add("lax")
+        inputs = w.equation.inputs
+        if len(inputs) == 2 and all(type(v) is Literal for v in inputs):  # one of them says the type of both
+            operands = (w.module.values.scalar(inputs[0].value, inputs[0].aval.dtype, True), operands[1])
         return Call(path, operands)
 
     return elementwise
