@@ -85,8 +85,9 @@ def measure_program(options: dict[str, Any], record: Record) -> None:
         found = dict(made.row)
         if made.text is not None:
             found["tokens"] = tokens_of(made.text.source)
-            if facts is not None and found["tokens"] is not None:
-                found["author"] = author_tokens(source, facts["functions"], facts["inside"], made.text.source)
+            if facts is not None:
+                python = "" if options["target"] == "c" else made.text.source
+                found["author"] = author_tokens(source, facts["functions"], facts["inside"], python)
             jitted = jax.jit(function)
             found["text_seconds"] = seconds(lambda: made.text(*args))
             found["jitted_seconds"] = seconds(lambda: jax.block_until_ready(jitted(*args)))
@@ -116,8 +117,8 @@ def seconds(call: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def tokens_of(text: str) -> int | None:
-    """Tokens of a text in Python without the helpers at its end, which are the same in each; None of another language."""
+def tokens_of(text: str) -> int:
+    """Tokens of a text without the helpers at its end, which are the same in each; of one in C with those that it has."""
     import ast
 
     from untrace.python import helpers
@@ -125,7 +126,7 @@ def tokens_of(text: str) -> int | None:
     try:
         tree = ast.parse(text)
     except SyntaxError:
-        return None
+        return len(_OF_C.findall(_SILENT_IN_C.sub(" ", text)))
     known = set(helpers.names_at_end())
     lines = text.splitlines(keepends=True)
     for node in tree.body:
@@ -133,6 +134,10 @@ def tokens_of(text: str) -> int | None:
             first = node.decorator_list[0].lineno if node.decorator_list else node.lineno
             lines[first - 1 : node.end_lineno] = ["\n"] * ((node.end_lineno or first) - first + 1)
     return count_tokens("".join(lines))
+
+
+_SILENT_IN_C = re.compile(r"/\*.*?\*/|^#include[^\n]*$", re.DOTALL | re.MULTILINE)
+_OF_C = re.compile(r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.])*|->|\+\+|--|<<=?|>>=?|&&|\|\||[-+*/%&|^<>=!]=|\S")
 
 
 # ------------------------------------------------------------------ cases of the corpus

@@ -22,7 +22,7 @@ from untrace.driver.sizes import Call
 from untrace.ir.evaluate import rounded_otherwise
 from untrace.ir.types import PyTree
 from untrace.module.interface.entry import FlatEntry
-from untrace.prove.execute import checked, may_not_end
+from untrace.prove.execute import checked
 from untrace.prove.report import Proof
 from untrace.prove.saving import save_files
 from untrace.targets.c import project, target
@@ -182,7 +182,7 @@ def _proof(program: CProgram, captured: Captured) -> Proof:
             text,
             leaves,
             names,
-            may_not_end(entry),
+            entry,
         )
     finally:
         text.close()

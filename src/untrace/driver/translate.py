@@ -30,7 +30,7 @@ from untrace.ir.types import Data
 from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.module.interface.guard import Guarded
-from untrace.prove.execute import checked, may_not_end
+from untrace.prove.execute import checked
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Company, Target
@@ -277,7 +277,7 @@ def _proof(target: Target, written: Written, original: _Original, company: Compa
         lambda *given: [target.out_of(y) for y in text(*map(target.into, given))],
         company.leaves(leaves),
         company.names(names),
-        may_not_end(original.entry()),
+        original.entry(),
     )
 
 

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.nodes import Function, While, functions_called
+from untrace.ir.nodes import Equation, Function, While, functions_called
 from untrace.ir.types import Data
 from untrace.prove.report import Proof
 from untrace.prove.run import same_bits, type_difference, ulps
@@ -21,6 +21,7 @@ from untrace.prove.sample import CannotSample, LeafType, is_concrete, sample_inp
 SAMPLES = 16
 _EDGES = (3, 4, 5, 7)  # of eight samples those with edge values, as `sample_inputs` draws them
 _CONSTANT = (1, 2)  # those of zeros and of ones: matrices have no factors of their own there, logarithms cancel
+_FACTORS = frozenset({"cholesky", "lu", "qr", "geqrf", "householder_product", "eigh", "eig", "svd", "triangular_solve"})
 _EXPLAINED = 64  # times what one rounding of everything moves a result by, several may move it
 _LINES = 300_000  # of Python that a text runs on a sampled input
 _CLOSE = 1024  # units in the last place of the largest number of a result
@@ -36,17 +37,20 @@ def checked(
     text: Callable[..., Data],
     leaves: Sequence[Data],
     names: Sequence[str],
-    has_open_loops: bool = False,
+    program: Function | None = None,
 ) -> Proof:
     """`bits`, `close` or `unproven`, from running a text and its original (jitted) on flat leaves, the original's own first.
 
     close: to the last digits of each result's largest number, or as far apart as the original and `rounded` are, which
     computes the same with another rounding; how far that is, in units in the last place, is said. On edge values, and
     where the original overflows, that explains less: where results differ there, a note says so; but integers of integers
-    are the same. has_open_loops: whether the original `may_not_end`. Raises UnsupportedPrimitiveError where running a text does.
+    are the same. program: the original's, of which is asked whether it `may_not_end`, and whether it factors matrices: those
+    of equal numbers are singular, or not, as it rounds. Raises UnsupportedPrimitiveError where running a text does.
     """
     worst, where, edges, moved, count, exact, agreed = 0.0, "", 0, 0, 0, True, not names
     is_example = all(map(is_concrete, leaves))
+    has_open_loops = program is not None and may_not_end(program)
+    has_factors = program is not None and _runs(program, _factors)
     of_integers = all(_is_integer(LeafType.of(x).dtype) for x in leaves)
     try:
         for number, inputs in enumerate(sample_inputs(leaves, samples=SAMPLES)):
@@ -86,7 +90,7 @@ def checked(
                 elif (
                     is_edge
                     and not (of_integers and _is_integer(wanted.dtype))
-                    or is_alike
+                    or (is_alike or has_factors)
                     and number in _CONSTANT
                     or overflows
                     and not is_alike
@@ -121,11 +125,20 @@ def checked(
 def may_not_end(function: Function) -> bool:
     """Whether a loop in it ends when its numbers say so: of the least integer JAX's own `gcd` never does, and nothing could
     stop it."""
+    return _runs(function, lambda equation: type(equation.callee) is While)
+
+
+def _factors(equation: Equation) -> bool:
+    return equation.callee.name in _FACTORS
+
+
+def _runs(function: Function, is_one: Callable[[Equation], bool]) -> bool:
+    """Whether one of its equations, or of those of the functions that it calls, is one."""
     seen = {function}
     stack = [function]
     while stack:
         for equation in stack.pop().equations:
-            if type(equation.callee) is While:
+            if is_one(equation):
                 return True
             inner = [body for body in functions_called(equation) if body not in seen]
             seen.update(inner)  # a derivative rule may call the function that it is of
