@@ -76,6 +76,9 @@ NOISE = frozenset({"astype", "clip"})  # casts, and the mode of an index
 NUMBERS = frozenset({"torch.nan"})
 PAIRS = frozenset({"sort", "cummax", "cummin"})  # of which PyTorch gives the places as well
 OURS = frozenset({"cast_words"})  # that no program of JAX's has
+ON_ONE_DEVICE = frozenset(
+    "all_gather axis_index pmax pmin ppermute psum psum_invariant reduce_scatter shard_map".split()
+)
 SHARED = {"reduce": "`_reduced`", "reduce_window": "`_reduced`", "scan": "`for`", "while": "`while`"}
 
 
@@ -363,8 +366,15 @@ def _section(section: Section) -> list[str]:
         n for n in JAX.names() if JAX.find(n).__module__.rpartition(".")[2] in ("differentiated", "mapped")
     }
     refused = [
-        n for n in JAX.names() if section.rules.find(n) is None and n not in lowered | no_primitives | section.elsewhere
+        n
+        for n in JAX.names()
+        if section.rules.find(n) is None and n not in lowered | no_primitives | section.elsewhere | ON_ONE_DEVICE
     ]
+    parts.append(
+        "### Over a mesh\n\nA `jax.shard_map`, or a `jax.pmap`, is written for one device: as a `jax.vmap` over the axes of the "
+        "mesh, in whose arrays all shards are; a collective is an operation along such an axis. Refused are groups of "
+        "devices (`axis_index_groups`) and a `ppermute` over several axes at once.\n"
+    )
     parts.append(
         "### Refused\n\nOf the primitives that have a rule for JAX: " + ", ".join(f"`{n}`" for n in refused) + ".\n"
     )

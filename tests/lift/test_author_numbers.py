@@ -190,3 +190,64 @@ def test_how_often_a_loop_turns(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(source.replace("TURNS = 4", "TURNS = 3"), names)
     assert names["turned"](jnp.asarray(X))[1].shape == (2,)
+
+
+UNIT, RATE, OTHER_RATE, EQUAL_RATE = 1.0, 0.1, 0.3, 0.1
+
+
+def kick(v: Any, force: Any, dt: Any) -> Any:
+    return v + dt * force / UNIT
+
+
+def leap(v: Any, dt: Any = STEP) -> Any:
+    half = 0.5 * dt
+    v = v - half * jnp.sin(v)
+    return kick(kick(v, jnp.cos(v), 0.5 * STEP), jnp.cos(v), 0.5 * STEP)
+
+
+def descend(p: Any, rate: Any) -> Any:
+    return p - rate * jnp.sin(p)
+
+
+def test_a_number_that_a_function_is_passed_is_what_its_calls_say(tmp_path: Path) -> None:
+    source = source_of(leap, tmp_path)
+    assert "v - 0.5 * STEP * jnp.sin(v)" in source and "v + 0.5 * STEP * force / UNIT" in source, source
+
+
+def test_an_edit_of_a_number_is_the_edit_of_all_that_is_made_of_it(tmp_path: Path) -> None:
+    source = source_of(leap, tmp_path)
+    names: dict[str, Any] = {}
+    exec(source.replace("STEP = 0.01", "STEP = 0.25").replace("UNIT = 1.0", "UNIT = 2.0"), names)
+
+    def expected(v: Any) -> Any:
+        v = v - 0.125 * jnp.sin(v)
+        v, force = v + 0.125 * jnp.cos(v) / 2.0, jnp.cos(v)
+        return v + 0.125 * force / 2.0
+
+    np.testing.assert_allclose(names["leap"](X), expected(X), rtol=1e-6)
+
+
+def test_calls_that_say_it_otherwise_share_digits_or_pass_their_words(tmp_path: Path) -> None:
+    source = source_of(lambda v: descend(descend(v, RATE), EQUAL_RATE), tmp_path)
+    assert "p - 0.1 * jnp.sin(p)" in source and "RATE" not in source, source
+    (tmp_path / "other").mkdir()
+    source = source_of(lambda v: descend(descend(v, RATE), OTHER_RATE), tmp_path / "other")
+    assert "p - rate * jnp.sin(p)" in source and "RATE), OTHER_RATE)" in source, source
+
+
+def test_what_is_made_of_a_size_has_the_size(tmp_path: Path) -> None:
+    def smoothed(v: Any) -> Any:
+        classes = jnp.tanh(jnp.ones((5, 6))).shape[0]
+        return jnp.ones((5, 6)) * v + STEP / classes
+
+    source = source_of(smoothed, tmp_path)
+    assert "+ STEP / 5" in source, source
+
+
+def test_arrays_that_are_lists_of_numbers_have_their_names(tmp_path: Path) -> None:
+    def moved(v: Any) -> Any:
+        transition = jnp.array([[1.0, STEP], [0.0, 2 * GRAVITY]])
+        return transition @ v.reshape(2, 3)
+
+    source = source_of(moved, tmp_path)
+    assert "jnp.array([[1.0, STEP], [0.0, 2 * GRAVITY]], dtype=jnp.float32)" in source, source

@@ -252,3 +252,16 @@ def test_what_pytorch_warns_of_is_not_written():
         text = untrace.decompile(program)(floats(2, 3)).to("torch")
         text(floats(2, 3))
     assert "dim=-1" in text.source
+
+
+def test_a_call_that_pytorch_cannot_go_back_through_is_written_otherwise():
+    """`torch.vander` writes over what its own derivative needs."""
+
+    def powers(x):
+        return jnp.vander(x, 4)
+
+    text = untrace.decompile(powers, target="torch")(np.float32([0.5, -1.0, 2.0]))
+    x = torch.tensor([0.3, 1.5, -0.7], requires_grad=True)
+    getattr(text.module, text.name)(x).sum().backward()
+    expected = jax.grad(lambda x: powers(x).sum())(np.float32([0.3, 1.5, -0.7]))
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from untrace.ir.said import SaidNumber
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.ir.types import Jaxpr, Origin, PyTree, Variable
 from untrace.ir.values import Atom, Constant, Value
@@ -139,6 +140,9 @@ class FunctionFacts:
 
     passed: Mapping[str, int | float] = field(default_factory=dict)
     """The plain numbers that its calls were passed, by the author's parameter, where all were passed the same."""
+
+    passed_as: Mapping[str, SaidNumber] = field(default_factory=dict)
+    """The author's expressions for some of them, of numbers of the module, where all its calls have the same."""
 
     accesses: Sequence[Access | None] = ()
     """What the author's function has each of the parameters as; None where that is not known. Empty: of none."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import final
 
+from untrace.ir.said import SaidArray
 from untrace.ir.types import Aval, Data
 
 
@@ -44,14 +45,16 @@ class Constant:
     """An array that a function closes over; one object per array identity in the whole Program.
 
     `hint` is a name for it: from where the function has it, or from what it holds; None where nobody has said.
+    `said`: the author's expressions for its numbers (of a small array), where they are made of numbers of the module.
     """
 
-    __slots__ = ("value", "aval", "hint")
+    __slots__ = ("value", "aval", "hint", "said")
 
     def __init__(self, value: Data, aval: Aval, hint: str | None = None):
         self.value = value
         self.aval = aval
         self.hint = hint
+        self.said: SaidArray | None = None
 
 
 Atom = Value | Literal | Constant

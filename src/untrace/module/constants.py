@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,13 +13,15 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Constant, Literal
+from untrace.ir.said import Given, SaidArray
 from untrace.provenance.sites import Provenance
 from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, Name, Subscript, Text, quoted
+from untrace.python.tree import ATOM, UNARY, Attribute, Binary, Call, Expr, List, Name, Subscript, Text, Unary, quoted
 from untrace.python.values import SMALL_BYTES, Values
 
+_SYMBOLS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 # Constructors that give the same bits in `jax.numpy`.
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
@@ -59,7 +63,8 @@ class ConstantWriter:
         """A module-level name for a constant: a literal when it is small, else an entry of the `.npz`."""
         found = self._constants.get(constant)
         if found is None:
-            found = self._write_constant(constant.value, constant.aval, self._base(constant, "const"))
+            base = self._base(constant, "const")
+            found = self._write_constant(constant.value, constant.aval, base, constant.said if self.idiomatic else None)
             self._constants[constant] = found
             if type(found) is Name:
                 found.symbol.constant = constant
@@ -114,7 +119,7 @@ class ConstantWriter:
             found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
         return found
 
-    def _write_constant(self, value: object, aval: object, base: str) -> Expr:
+    def _write_constant(self, value: object, aval: object, base: str, said: SaidArray | None = None) -> Expr:
         if jax_compat.is_key(value):
             impl = self.values.source(jax_compat.key_impl_name(value))
             data = self._write_constant(jax_compat.key_data(value), None, f"{base}_data" if self.idiomatic else "const")
@@ -139,13 +144,16 @@ class ConstantWriter:
             array = array.astype(dtype)
         array = np.ascontiguousarray(array).reshape(array.shape)
         weak = getattr(aval, "weak_type", False)
-        key = (array.dtype.name, array.shape, array.tobytes(), weak)
+        listed = None if said is None or array.size > 2 and (array == array.flat[0]).all() else self.said(*said)
+        key = (array.dtype.name, array.shape, array.tobytes(), weak, None if listed is None else listed.flat())
         found = self._constants_by_bits.get(key)
         if found is None and weak and self.idiomatic and (full := self._full(array)) is not None:
             found = self._constants_by_bits[key] = self._module_name(base, full, array)
             return found
         if found is None:
             expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
+            if listed is not None and type(expr) is Call and expr.func == "np.array":
+                expr = Call(expr.func, [listed, *expr.args[1:]], expr.kwargs)
             if not array.ndim and jax_compat.is_jax_array(value):
                 # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
                 expr = self._of_jax("asarray", expr)
@@ -176,6 +184,26 @@ class ConstantWriter:
         elif jax_compat.is_jax_array(value):
             found = self._module_name(base, self._of_jax("copy", found))
         return found
+
+    def said(self, node: ast.expr | list[Any], numbers: Mapping[str, Given]) -> Expr:
+        """An expression of the author's of numbers, or a list of such; the module has those by their names then."""
+        match node:
+            case list():
+                return List([self.said(part, numbers) for part in node])
+            case ast.Name(id=name):
+                given = numbers[name]
+                made = None if given.made is None else self.said(given.made, given.of)
+                return self.number_named(name, given.value, made)
+            case ast.Attribute(attr=attribute):
+                self.modules.add(self.namespace)
+                return Text(f"{self.namespace}.{attribute}")
+            case ast.UnaryOp(operand=operand):
+                return Unary("-", self.said(operand, numbers))
+            case ast.BinOp(left=left, op=op, right=right):
+                return Binary(self.said(left, numbers), _SYMBOLS[type(op)], self.said(right, numbers))
+            case ast.Constant(value=value):
+                return Text(repr(value))
+        raise AssertionError(node)
 
     def _repeated(self, array: np.ndarray) -> Expr | None:
         """A NumPy array that holds its values once for all places along some axes, as one that does so too; else None.

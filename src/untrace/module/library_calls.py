@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Slot
-from untrace.lift.naming.numbers import ARITHMETIC, Given, said_number
+from untrace.lift.naming.numbers import said_number
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
 from untrace.module.sizes import joined
@@ -142,28 +141,9 @@ def _times(equation: Equation, value: int) -> int:
 def author_number(module: ConstantWriter, equation: Equation, value: float, times: int = 1) -> Expr | None:
     """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it."""
     site = None if equation.origin is None else module.provenance.site(equation.origin)
-    said = None if site is None else said_number(site, equation, value, times)
-    if said is None:
-        return None
-
-    def written(node: ast.expr, numbers: Mapping[str, Given]) -> Expr:
-        match node:
-            case ast.Name(id=name):
-                given = numbers[name]
-                made = None if given.made is None else written(given.made, given.of)
-                return module.number_named(name, given.value, made)
-            case ast.Attribute(attr=attribute):
-                module.modules.add(module.namespace)
-                return Text(f"{module.namespace}.{attribute}")
-            case ast.UnaryOp(operand=operand):
-                return Unary("-", written(operand, numbers))
-            case ast.BinOp(left=left, op=op, right=right):
-                return Binary(written(left, numbers), _BINARY[ARITHMETIC[type(op)].__name__], written(right, numbers))
-            case ast.Constant(value=value):
-                return Text(repr(value))
-        raise AssertionError(node)
-
-    return written(*said)
+    avals = [a.aval for a in (*equation.inputs, *equation.outputs) if a is not None]
+    said = None if site is None else said_number(site, getattr(equation.callee, "name", ""), avals, value, times)
+    return None if said is None else module.said(*said)
 
 
 def number(w: Any, value: float) -> Expr:

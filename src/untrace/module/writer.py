@@ -33,6 +33,7 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
+from untrace.ir.said import SaidNumber
 from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import rules
@@ -102,6 +103,7 @@ class ModuleWriter(ConstantWriter):
         # By name: the author's parameters that none of a function's is, where all of these are the author's.
         self.left: dict[str, tuple[str, ...]] = {}
         self.passed: dict[str, Mapping[str, int | float]] = {}  # of local functions: `passed` of their facts
+        self.passed_as: dict[str, Mapping[str, SaidNumber]] = {}  # and `passed_as`
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         # What a loop takes of what an earlier one stacked -> the value there.
@@ -200,7 +202,9 @@ class FunctionWriter:
         self._reason = ""  # why the rule of the current equation could not write it
         self._results: Sequence[Any] = ()
         self._last_reads: dict[Any, int] | None = None  # value -> place of the last equation that reads it
-        self._last_taken: dict[Callable[[Equation], Iterable[Hashable]], dict[Hashable, int]] = {}  # of trees, by who asks
+        self._last_taken: dict[
+            Callable[[Equation], Iterable[Hashable]], dict[Hashable, int]
+        ] = {}  # of trees, by who asks
         self._read: set[Any] | None = None  # what equations and results need, once somebody asks
         self._folding: frozenset[Any] | set[Any] = frozenset()
         self._waiting: Sequence[Equation] = ()  # in the author's order: equations whose expressions have no place yet

@@ -11,11 +11,14 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Constant, Equation, Program, Value, functions_called, walk_functions
+from untrace.ir.said import SaidArray
 from untrace.lift.naming import words
+from untrace.lift.naming.numbers import said_array
 from untrace.provenance.sites import Provenance
 
 _MODULES = frozenset("jax jnp np numpy lax nn random math functools self cls".split())
 _CONVERSIONS = frozenset("asarray array float32 astype".split())
+_LISTED = 64  # elements of arrays of floats that an author lists
 _SPELLED = 4  # elements of integer arrays that a name may list
 
 
@@ -33,14 +36,43 @@ def name_constants(program: Program, provenance: Provenance) -> Program:
             if type(atom) is Constant:
                 constants[atom] = None
     for constant in constants:
+        used = uses.get(constant, ())
+        constant.said = next(_made_of(constant, used, provenance), None)
         if constant.hint is not None:
             constant.hint = words.clean(constant.hint)
             continue
         plain, said = content(constant.value, constant.aval)
         if not plain:
-            said = next(_used_as(constant, uses.get(constant, ()), provenance), said)
+            said = next(_used_as(constant, used, provenance), said)
         constant.hint = said
     return program
+
+
+def _made_of(constant: Constant, uses: Sequence[Equation], provenance: Provenance) -> Iterator[SaidArray]:
+    """The author's expressions for a small array of floats, as they stand where equations use it."""
+    dtype, size = getattr(constant.aval, "dtype", None), int(np.prod(np.shape(constant.value)))
+    if not isinstance(dtype, np.dtype) or dtype.kind != "f" or not 0 < size <= _LISTED or not np.ndim(constant.value):
+        return
+    array = np.asarray(constant.value).astype(dtype)
+    for equation in uses:
+        site = provenance.site(equation.origin) if equation.origin is not None else None
+        if site is None or not site.frames or site.frames[-1].library:
+            continue
+        for part in _operands(site.frames[-1].node):
+            if (said := said_array(part, site.frames, array)) is not None:
+                yield said
+
+
+def _operands(node: ast.AST | None) -> list[ast.expr]:
+    match node:
+        case ast.BinOp():
+            return [node.left, node.right]
+        case ast.Call():
+            owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+            return [*node.args, *(k.value for k in node.keywords), *owner]
+        case ast.Subscript():
+            return [node.value]
+    return []
 
 
 def content(value: Any, aval: Any) -> tuple[bool, str]:

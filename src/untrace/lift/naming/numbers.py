@@ -12,70 +12,94 @@ import linecache
 import math
 import operator
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from untrace.ir.nodes import Equation
+from untrace.ir.said import Given, Number, SaidArray, SaidNumber
 from untrace.provenance.sites import Frame, Site
-
-Number = int | float
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
 }  # fmt: skip
 _LARGEST_POWER = 64
+_LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A number of the author's module. `made`: the expression that it is given there, of other such numbers or of pi, where it
-    still has that value; those numbers are `of`, by name."""
-
-    value: Number
-    made: ast.expr | None
-    of: Mapping[str, Given]
 
 
 class _NoNumber(Exception):
     """An expression that is not made of numbers alone."""
 
 
-def said_number(
-    site: Site, equation: Equation, value: float, times: int = 1
-) -> tuple[ast.expr, Mapping[str, Given]] | None:
+def said_number(site: Site, called: str, avals: Sequence[object], value: float, times: int = 1) -> SaidNumber | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
-    where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only."""
+    where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only.
+
+    called: the name of what the equation calls. avals: the types of what it takes and gives.
+    """
     frame = site.frames[-1] if site.frames else None
     node = frame.node if frame is not None and not frame.library else None
     if frame is None or node is None or not math.isfinite(value):
         return None
-    parts = _operands(node, getattr(equation.callee, "name", ""))
-    names_read = {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
-    values = _globals_of(frame) if not names_read.isdisjoint(frame.code.co_names) else None
-    if values is None:
-        return None
-    dtype = next((t for t in map(_dtype, (*equation.inputs, *equation.outputs)) if t is not None), np.dtype(float))
-    reader = _Reader(values, frame.code.co_names, frame.file)
+    parts = _operands(node, called)
+    dtype = next((t for t in map(_dtype, avals) if t is not None), np.dtype(float))
+    scope = _Scope.of(site.frames)
+    lengths = {n for aval in avals for n in getattr(aval, "shape", ())}
     equal: dict[str, list[tuple[ast.expr, Mapping[str, Given]]]] = {}
     for part in parts:
         names: dict[str, Given] = {}
-        try:
-            found = reader.value(part, names)
-        except (_NoNumber, ArithmeticError):
-            continue
-        with np.errstate(over="ignore"):
-            is_equal = np.asarray(found, dtype) == np.asarray(value, dtype)
-        if is_equal:
-            equal.setdefault(ast.dump(part), []).append((part, names))
+        written = _that_is(value, dtype, part, scope, names, sorted(n for n in lengths if type(n) is int and n > 1))
+        if written is not None:
+            equal.setdefault(ast.dump(part), []).append((written, names))
     if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
         return None
     only = next(iter(equal.values()))
     return only[0] if _has_names(only[0][0]) and len(only) >= times else None
+
+
+def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
+    """The same of a number that a call in `caller` passes for a parameter."""
+    definition, call = callee.definition, caller.node
+    if not isinstance(definition, ast.FunctionDef) or not isinstance(call, ast.Call):
+        return None
+    given = _given_for(name, definition, call) if _last_name(call.func) == definition.name else None
+    if given is None or given in definition.args.defaults or given in definition.args.kw_defaults:
+        return None
+    names: dict[str, Given] = {}
+    try:
+        found, written = _Reader(names).value(given, _Scope.of((caller,)))
+    except (_NoNumber, ArithmeticError):
+        return None
+    return (written, names) if names and type(found) is type(value) and found == value else None
+
+
+def said_array(node: ast.expr, frames: tuple[Frame, ...], array: np.ndarray) -> SaidArray | None:
+    """The author's expressions for the numbers of an array, row by row, and the numbers of the module that are in them:
+    where it is made of a list of such (`jnp.array([[1.0, DT], [0.0, 1.0]])`), there or where its name is given its value."""
+    names: dict[str, Given] = {}
+    try:
+        made, scope = _made_of_a_list(node, _Scope.of(frames))
+        rows = _Reader(names).rows(made, scope, array)
+    except (_NoNumber, ArithmeticError):
+        return None
+    return (rows, names) if names else None
+
+
+def _made_of_a_list(node: ast.expr, scope: _Scope) -> tuple[ast.expr, _Scope]:
+    if isinstance(node, ast.Name) and scope.has_global(node.id):
+        made = _assigned("".join(linecache.getlines(scope.file))).get(node.id)
+        if made is None:
+            raise _NoNumber
+        node, scope = made, _Scope(scope.values, scope.file, (), made.lineno)
+    elif isinstance(node, ast.Name):
+        node, scope = scope.meaning(node.id)
+    if isinstance(node, ast.Call) and node.args and _last_name(node.func) in ("array", "asarray"):
+        return node.args[0], scope
+    raise _NoNumber
 
 
 def _has_names(node: ast.expr) -> bool:
@@ -90,8 +114,8 @@ def _globals_of(frame: Frame) -> Mapping[str, object] | None:
     return None
 
 
-def _dtype(atom: object) -> np.dtype | None:
-    dtype = getattr(getattr(atom, "aval", None), "dtype", None)
+def _dtype(aval: object) -> np.dtype | None:
+    dtype = getattr(aval, "dtype", None)
     return dtype if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.floating) else None
 
 
@@ -116,54 +140,199 @@ def _names_of(called: str) -> tuple[str, ...]:
     return ("scan", "fori_loop") if called == "scan" else (called.rpartition(".")[2],)
 
 
+def _that_is(
+    value: float, dtype: np.dtype, part: ast.expr, scope: _Scope, names: dict[str, Given], lengths: Sequence[int]
+) -> ast.expr | None:
+    """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
+    the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
+    found: list[tuple[ast.expr, dict[str, Given]]] = []
+    for length in (None, *lengths):
+        of: dict[str, Given] = {}
+        reader = _Reader(of, length)
+        try:
+            number, written = reader.value(part, scope)
+        except (_NoNumber, ArithmeticError):
+            continue
+        with np.errstate(over="ignore"):
+            if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None):
+                found.append((written, of))
+        if not reader.guessed:
+            break
+    if len(found) != 1 or sum(isinstance(n, ast.Name | ast.Constant) for n in ast.walk(found[0][0])) > _LARGEST:
+        return None
+    names.update(found[0][1])
+    return found[0][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
+    innermost of `frames`, its own."""
+
+    values: Mapping[str, object]
+    file: str
+    frames: tuple[Frame, ...] = ()
+    before: int = sys.maxsize
+
+    @staticmethod
+    def of(frames: tuple[Frame, ...]) -> _Scope:
+        return _Scope(_globals_of(frames[-1]) or {}, frames[-1].file, frames)
+
+    def has_global(self, name: str) -> bool:
+        return not self.frames or name in self.frames[-1].code.co_names
+
+    def meaning(self, name: str) -> tuple[ast.expr, _Scope]:
+        """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
+        gives for it, or its default. Raises _NoNumber where there is no such expression."""
+        if not self.frames:
+            raise _NoNumber
+        frame, outer = self.frames[-1], self.frames[:-1]
+        if name in frame.code.co_freevars:
+            for place in reversed(range(len(outer))):
+                if frame.code in outer[place].code.co_consts:
+                    return _Scope.of(outer[: place + 1]).meaning(name)
+            raise _NoNumber
+        definition = frame.definition
+        if not isinstance(definition, ast.FunctionDef):
+            raise _NoNumber
+        stored = [
+            n for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store
+        ]
+        parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
+        if name not in parameters:
+            made = [n.value for n in ast.walk(definition) if isinstance(n, ast.Assign) and n.targets == stored]
+            if len(stored) != 1 or len(made) != 1:
+                raise _NoNumber
+            return made[0], self
+        if stored:
+            raise _NoNumber
+        file = _Scope(self.values, self.file)
+        if not outer:  # nobody of the author's calls it
+            default = _given_for(name, definition, ast.Call(ast.Name(name), [], []))
+            if default is None:
+                raise _NoNumber
+            return default, file
+        call = outer[-1].node
+        if not isinstance(call, ast.Call) or _last_name(call.func) != definition.name:
+            raise _NoNumber
+        given = _given_for(name, definition, call)
+        calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
+        every = [_given_for(name, definition, each) for each in calls]
+        if given is None or any(one is None or ast.dump(one) != ast.dump(given) for one in every):
+            raise _NoNumber  # one function for all of them could not say it
+        if given in definition.args.defaults or given in definition.args.kw_defaults:
+            return given, file
+        scope = _Scope.of(outer)
+        if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
+            raise _NoNumber
+        return given, scope
+
+
+def _given_for(name: str, definition: ast.FunctionDef, call: ast.Call) -> ast.expr | None:
+    """What a call gives for a parameter, or its default; None where that is not to be seen."""
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+        return None
+    args = definition.args
+    places = [a.arg for a in (*args.posonlyargs, *args.args)]
+    own = places[isinstance(call.func, ast.Attribute) and places[:1] == ["self"] :]
+    given = {a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None}
+    given |= dict(zip(places[::-1], args.defaults[::-1], strict=False))
+    given |= dict(zip(own, call.args, strict=False))
+    given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+    return given.get(name)
+
+
+@functools.lru_cache(maxsize=64)
+def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
+    """The calls of what has this name in a file."""
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError):
+        return ()
+    return [n for n in nodes if isinstance(n, ast.Call) and _last_name(n.func) == function]
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 class _Reader:
-    """Computes expressions of numbers. `readable`: the names that mean what the module has; `before`: a line of the file that
-    numbers of the module have to be made before, to be said by what they are made of."""
+    """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
+    is taken for that is no number of the module; `guessed`: whether there is one."""
 
-    def __init__(self, values: Mapping[str, object], readable: Container[str], file: str, before: int = sys.maxsize):
-        self.values, self.readable, self.file, self.before = values, readable, file, before
+    def __init__(self, names: dict[str, Given], guess: int | None = None):
+        self.names, self.guess, self.guessed = names, guess, False
 
-    def value(self, node: ast.expr, names: dict[str, Given]) -> Number:
-        """The value of an expression of numbers, none of them larger than a float; the names in it go to `names`. Raises
-        _NoNumber and ArithmeticError."""
-        found = self._unbounded(node, names)
+    def value(self, node: ast.expr, scope: _Scope) -> tuple[Number, ast.expr]:
+        """The value of an expression of numbers, none of them larger than a float. Raises _NoNumber and ArithmeticError."""
+        found, written = self._unbounded(node, scope)
         if not math.isfinite(float(found)):
             raise _NoNumber
-        return found
+        return found, written
 
-    def _unbounded(self, node: ast.expr, names: dict[str, Given]) -> Number:
+    def _unbounded(self, node: ast.expr, scope: _Scope) -> tuple[Number, ast.expr]:
         match node:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-                return number
-            case ast.Name(id=name) if name in self.readable:
-                found = self.values.get(name)
+                return number, node
+            case ast.Name(id=name) if scope.has_global(name):
+                found = scope.values.get(name)
                 if type(found) is int or type(found) is float:
-                    names[name] = self._given(name, found)
-                    return found
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in self.readable:
-                module = self.values.get(name)
+                    self.names[name] = _given(name, found, scope)
+                    return found, node
+            case ast.Name(id=name):
+                try:
+                    meaning = scope.meaning(name)
+                except _NoNumber:
+                    return self._guessed()
+                return self.value(*meaning)
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
+                module = scope.values.get(name)
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
-                    return _OF_MODULES[attribute]
+                    return _OF_MODULES[attribute], node
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.value(operand, names)
+                found, written = self.value(operand, scope)
+                return -found, ast.UnaryOp(ast.USub(), written)
             case ast.BinOp(op=op) if type(op) in ARITHMETIC:
-                left, right = self.value(node.left, names), self.value(node.right, names)
+                (left, one), (right, other) = self.value(node.left, scope), self.value(node.right, scope)
                 if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
                     raise _NoNumber
-                return ARITHMETIC[type(op)](left, right)
+                return ARITHMETIC[type(op)](left, right), ast.BinOp(one, op, other)
+            case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
+                return self._guessed()
+            case ast.Call(func=ast.Name(id="len")):
+                return self._guessed()
         raise _NoNumber
 
-    def _given(self, name: str, value: Number) -> Given:
-        made = _assigned("".join(linecache.getlines(self.file))).get(name)
-        of: dict[str, Given] = {}
-        if made is not None and made.lineno < self.before and _has_names(made):
-            try:
-                found = _Reader(self.values, self.values, self.file, made.lineno).value(made, of)
-            except (_NoNumber, ArithmeticError):
-                found = None
-            if type(found) is type(value) and found == value:
-                return Given(value, made, of)
-        return Given(value, None, {})
+    def rows(self, node: ast.expr, scope: _Scope, array: np.ndarray) -> ast.expr | list[Any]:
+        """What a list of lists has for each element of an array."""
+        if array.ndim:
+            if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) != len(array):
+                raise _NoNumber
+            return [self.rows(part, scope, row) for part, row in zip(node.elts, array, strict=True)]
+        found, written = self.value(node, scope)
+        with np.errstate(over="ignore"):
+            if np.asarray(found).astype(array.dtype).tobytes() != array.tobytes():
+                raise _NoNumber
+        return written
+
+    def _guessed(self) -> tuple[Number, ast.expr]:
+        is_second, self.guessed = self.guessed, True
+        if self.guess is None or is_second:
+            raise _NoNumber
+        return self.guess, ast.Constant(self.guess)
+
+
+def _given(name: str, value: Number, scope: _Scope) -> Given:
+    made = _assigned("".join(linecache.getlines(scope.file))).get(name)
+    of: dict[str, Given] = {}
+    if made is not None and made.lineno < scope.before and _has_names(made):
+        try:
+            found, _ = _Reader(of).value(made, _Scope(scope.values, scope.file, (), made.lineno))
+        except (_NoNumber, ArithmeticError):
+            found = None
+        if type(found) is type(value) and found == value:
+            return Given(value, made, of)
+    return Given(value, None, {})
 
 
 @functools.lru_cache(maxsize=16)

@@ -11,9 +11,11 @@ from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
+from untrace.ir.said import SaidNumber
 from untrace.ir.trees import Tree
 from untrace.lift.adjoint.cotangents import d
 from untrace.lift.naming import inner, words
+from untrace.lift.naming.numbers import said_argument
 from untrace.lift.outline import pieces
 from untrace.lift.outline.accesses import accesses, arguments_of
 from untrace.lift.outline.call_names import function_name, own_parameters, owner_of_call, snake_case
@@ -271,6 +273,19 @@ class FunctionNames(ABC):
         records = [self._seen(piece) for piece in shape.pieces if piece.variant == variant]
         every = [record.numbers if record is not None else {} for record in records]
         return {words.clean(n): v for n, v in every[0].items() if all(other.get(n) == v for other in every[1:])}
+
+    def _passed_as(self, shape: Shape, variant: int) -> dict[str, SaidNumber]:
+        """The author's expressions for numbers that the calls of a variant were passed, where all have the same."""
+        found: dict[str, SaidNumber] = {}
+        for name, value in self._passed_numbers(shape, variant).items():
+            every = [
+                said_argument(p.call.frame, p.call.callee, name, value) if p.call.frame and p.call.callee else None
+                for p in shape.pieces
+                if p.variant == variant and not p.call.backward
+            ]
+            if every and every[0] is not None and len({said and ast.dump(said[0]) for said in every}) == 1:
+                found[name] = every[0]
+        return found
 
     def _note_passed_trees(self, shapes: Sequence[Shape]) -> None:
         """What the author passes as one tree is one, also where his functions give it: not a tuple, which a call puts together."""

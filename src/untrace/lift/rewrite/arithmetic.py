@@ -12,6 +12,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.jaxprs.equal.comparer import Comparer
+from untrace.lift.naming.numbers import said_number
 from untrace.lift.rewrite.call_bodies import on_operands
 from untrace.lift.rewrite.rematerialised_operands import INDEXED
 from untrace.lift.rewrite.simplify import Body, rewrite, same_aval
@@ -45,10 +46,18 @@ def _numeric(aval: Any) -> bool:
 
 @rewrite("mul")
 def multiply_by_one(body: Body, eqn: Any) -> Any:
+    """Not by `MASS = 1.0`, which its author may want to be another number."""
     x, y = eqn.invars
     if is_value(body.scalar(y), 1.0):
-        return None if _is_made_weak(body, x) else x
-    return y if is_value(body.scalar(x), 1.0) and not _is_made_weak(body, y) else None
+        return None if _is_made_weak(body, x) or _is_named(body, eqn, 1.0) else x
+    is_one = is_value(body.scalar(x), 1.0) and not _is_made_weak(body, y)
+    return y if is_one and not _is_named(body, eqn, 1.0) else None
+
+
+def _is_named(body: Body, eqn: Any, value: float) -> bool:
+    """Whether a number that an operation takes has a name in the author's module."""
+    avals = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+    return said_number(body.simplifier.provenance.site(eqn), eqn.primitive.name, avals, value) is not None
 
 
 def _is_made_weak(body: Body, atom: Any) -> bool:
@@ -104,7 +113,8 @@ def and_true(body: Body, eqn: Any) -> Any:
 @rewrite("div")
 def divide_by_one(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
-    return x if is_value(body.scalar(y), 1.0) and not _is_made_weak(body, x) else None
+    is_one = is_value(body.scalar(y), 1.0) and not _is_made_weak(body, x)
+    return x if is_one and not _is_named(body, eqn, 1.0) else None
 
 
 def _number(body: Body, atom: Any) -> Any:

@@ -103,6 +103,7 @@ def _merge(
     arrays = module.arrays
     found: dict[tuple[str, ...], Expr] = {}
     passed: list[tuple[str, ...]] = []
+    parameters: list[str] = []  # the author's
     types = [module.described.types_of(d) or () for d in alike]
     scope = scope_of(first, module.scope)
     extra: list[Parameter] = []
@@ -120,12 +121,14 @@ def _merge(
             passed_for = _parameter_of(column, [module.passed.get(d.name, {}) for d in alike])
             extra.append(Parameter(scope.fresh(passed_for or word or said or _otherwise(column, arrays))))
             passed.append(column)
+            parameters.append(passed_for or "")
             size = Name(extra[-1].name)
         found[column] = size
     only = author_s_parameter(module, alike) if len(extra) == 1 else None
     if only is not None and extra[0].name != only:
         extra = [Parameter(scope.fresh(identifier(only, "size")))]
         found[passed[0]] = Name(extra[0].name)
+        parameters = [only]
     given = [column for column in passed if column[0] in arrays]
     if len(passed) - len(given) > _MOST_ARGUMENTS or len(given) > _MOST_ARRAYS or given and first.decorators:
         return []
@@ -153,13 +156,24 @@ def _merge(
 
     made = decided(made)
     first.params, first.body, first.decorators = made.params, made.body, made.decorators
+    said = [
+        [_said(module, d.name, p, c[k]) for p, c in zip(parameters, passed, strict=True)] for k, d in enumerate(alike)
+    ]
     for call, number in calls:
         call.func = first.name
-        texts = [column[number] for column in passed]
-        call.args = [*call.args, *[Name(t) if t in arrays else _number(t) for t in texts]]
+        call.args = [*call.args, *said[number]]
     first.params = [*first.params, *extra]
     module.described.also(first, [(p.name, kind) for p, kind in zip(extra, kinds, strict=True)])
     return [first, *changed]
+
+
+def _said(module: ModuleWriter, function: str, parameter: str, text: str) -> Expr:
+    """An argument for what functions differ in: an array, a number by the author's expression where there is one."""
+    if text in module.arrays:
+        return Name(text)
+    words = module.passed_as.get(function, {}).get(parameter)
+    is_it = words is not None and repr(module.passed.get(function, {}).get(parameter)) == text
+    return module.said(*words) if words is not None and is_it else _number(text)
 
 
 def _implied(varying: Sequence[Varying]) -> set[Varying]:

@@ -34,6 +34,7 @@ class ArrayLibrary:
     rules want arrays alone. `bare`: whether a number that has a type needs none beside an array of that type. `other_derivatives`:
     primitives whose derivatives are not JAX's everywhere: a call of a derivative with them is written out. `quietly`: in
     which its functions are tried: they say nothing of overflow, and what depends on a setting gives something else.
+    `goes_back`: whether the library can go back through a call of its values, where it has derivatives.
     """
 
     title: str
@@ -48,6 +49,7 @@ class ArrayLibrary:
     bare: bool = False
     other_derivatives: frozenset[str] = frozenset()
     quietly: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+    goes_back: Callable[[Callable[[Sequence[Any]], Any], Sequence[Any]], bool] | None = None
 
 
 def attribute(root: Any, path: Sequence[str]) -> Callable[..., Any] | None:

@@ -82,6 +82,12 @@ def _agree(
     short = _shorter(callee, inputs)
     avals = [jax.ShapeDtypeStruct([short.get(n, n) for n in a.shape], a.dtype) for a in avals]
     arrays: list[Any] = [_value(a) for a in inputs]
+
+    def run(own: Sequence[Any]) -> Any:
+        given = [_filled(library, a, own) for a in callee.args]
+        return candidate.function(*given, **{k: _filled(library, v, own) for k, v in callee.kwargs.items()})
+
+    is_tracked = False
     try:
         for sample in _samples(avals):
             if has_extremes(sample) and may_not_end(callee.body):
@@ -94,8 +100,9 @@ def _agree(
                 warnings.simplefilter("ignore")
                 for kind in (UserWarning, RuntimeWarning):  # a call that its library warns of is not how one writes it
                     warnings.simplefilter("error", kind)
-                given = [_filled(library, a, own) for a in callee.args]
-                found = candidate.function(*given, **{k: _filled(library, v, own) for k, v in callee.kwargs.items()})
+                found = run(own)
+                if library.goes_back is not None and not is_tracked:
+                    is_tracked = library.goes_back(run, own)
             parts = [found] if len(outputs) == 1 and callee.name != "unpack" else list(found)
             if len(parts) != len(expected):
                 return False

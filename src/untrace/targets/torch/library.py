@@ -123,6 +123,21 @@ def _with_another_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def _goes_back(call: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> bool:
+    """`torch.vander` is one that writes over what its own derivative needs."""
+    import torch
+
+    tracked = [
+        v.detach().clone().requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values
+    ]
+    found = call(tracked)
+    parts = found if isinstance(found, (tuple, list)) else [found]
+    sums = [p.sum() for p in parts if isinstance(p, torch.Tensor) and p.requires_grad]
+    if sums:
+        torch.autograd.backward(sums)
+    return True
+
+
 LIBRARY = ArrayLibrary(
     "PyTorch",
     TORCH,
@@ -136,4 +151,5 @@ LIBRARY = ArrayLibrary(
     bare=True,
     other_derivatives=_OTHER_DERIVATIVES,
     quietly=_with_another_default,
+    goes_back=_goes_back,
 )

@@ -1,0 +1,26 @@
+"""Numbers in the author's words: the expression that his source has for one, of numbers of his module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Number: TypeAlias = "int | float"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A number of the author's module. `made`: the expression that it is given there, of other such numbers or of pi, where it
+    still has that value; those numbers are `of`, by name."""
+
+    value: Number
+    made: ast.expr | None
+    of: Mapping[str, Given]
+
+
+# The author's expression for a number, and the numbers of the module that are in it, by name.
+SaidNumber: TypeAlias = tuple[ast.expr, Mapping[str, Given]]
+# The same for an array: lists of lists of expressions.
+SaidArray: TypeAlias = "tuple[ast.expr | list[Any], Mapping[str, Given]]"
