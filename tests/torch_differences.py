@@ -440,6 +440,12 @@ DIFFERENCES = [
 NOT_KEPT = (
     ("the derivative of `abs` at 0", "1 in JAX, 0 where PyTorch differentiates the text"),
     (
+        "other derivatives where a function has none, where PyTorch differentiates the text",
+        "of equal largest numbers in a window JAX takes the first one, PyTorch shares among them; `leaky_relu` at 0 and "
+        "`hard_sigmoid` at its corners have the other side's slope, a norm at 0 has 0 and not NaN; what is read outside of an "
+        "array is that of the nearest element there, which JAX drops. Derivatives that your function calls are JAX's",
+    ),
+    (
         "derivatives of choices",
         "`lax.cond` is `torch.where` of both branches: where the one not taken has an infinite derivative, PyTorch's is NaN",
     ),

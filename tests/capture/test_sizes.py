@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import math
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -358,3 +359,34 @@ def test_twice_a_size_and_one():
     assert "labels.shape[0] * 2 + 1" in found.source and "rows: i32[n,m]" in found.source, found.source
     rows = jnp.arange(30).reshape(3, 10)
     np.testing.assert_array_equal(found(rows), jax.vmap(with_blanks)(rows).sum(axis=0) + with_blanks(rows[0]))
+
+
+def _wide(x):
+    return x.T @ x.sum(1) / math.sqrt(max(x.shape))
+
+
+def _rows_per_column(x):
+    return x.sum() * (x.shape[0] // x.shape[1])
+
+
+def _degrees_left(x):
+    return (x**2).sum() / max(x.shape[0] - x.shape[1], 1)
+
+
+def _square_part(x):
+    k = min(x.shape)
+    return x[:k, :k].sum() * k
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (8, 5), (3, 6)])
+@pytest.mark.parametrize("function", [_wide, _rows_per_column, _degrees_left, _square_part])
+def test_a_decision_between_two_sizes_is_seen(function, shape):
+    """What is so for more rows than columns is not so for fewer."""
+    text = untrace.decompile(function)(jnp.ones(shape))
+    for other in [(7, 3), (8, 5), (3, 6), (3, 16), (16, 3), (5, 5)]:
+        x = jnp.arange(1.0, math.prod(other) + 1).reshape(other)
+        try:
+            found = text(x)
+        except TypeError:  # refused
+            continue
+        np.testing.assert_allclose(found, function(x), rtol=1e-5, err_msg=f"{other}\n{text.source}")

@@ -247,3 +247,10 @@ def test_an_update_outside_of_a_smaller_array_changes_nothing():
         x = np.arange(n, dtype=np.float32)
         for found, expected in zip(d(x), f(jnp.asarray(x)), strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_singular_values_of_infinite_numbers_are_waited_for_by_nobody():
+    """LAPACK does not come back from them, neither for JAX nor for NumPy."""
+    x = np.float32([[1, 2, 0], [0, 1, 1]])
+    d = untrace.decompile(lambda x: jnp.linalg.svd(x, full_matrices=False)[1], target="numpy", sizes="fixed")(x)
+    np.testing.assert_allclose(d(x), jnp.linalg.svd(x, full_matrices=False)[1], rtol=1e-6)

@@ -265,3 +265,18 @@ def test_a_call_that_pytorch_cannot_go_back_through_is_written_otherwise():
     getattr(text.module, text.name)(x).sum().backward()
     expected = jax.grad(lambda x: powers(x).sum())(np.float32([0.3, 1.5, -0.7]))
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6)
+
+
+def test_the_first_of_equal_largest_numbers_in_a_window_has_its_derivative():
+    """PyTorch shares it among them: zeros after a relu are many."""
+
+    def loss(w, x):
+        pooled = jax.lax.reduce_window(jax.nn.relu(x * w), -jnp.inf, jax.lax.max, (2, 2), (2, 2), "VALID")
+        return jnp.sum(pooled**2)
+
+    def step(w, x):
+        return w - 0.1 * jax.grad(loss)(w, x)
+
+    w, x = np.ones((2, 4), np.float32), np.float32([[1, 1, 2, 0], [1, 0, 2, 2]])
+    text = untrace.decompile(step, target="torch")(w, x)
+    np.testing.assert_allclose(text(w, x).numpy(), step(w, x), rtol=1e-6)

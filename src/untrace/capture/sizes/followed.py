@@ -13,6 +13,7 @@ from untrace.capture.sizes.correspondence import Correspondence, Different, corr
 
 _MOST_FURTHER = 2  # traces that tell ways to compute a number apart
 _MOST_SMALLER = 5  # traces in search of the smallest size
+_LADDER = 16  # what sizes in another order are multiples of, as strided ones are (`sizes._MOST_HALVED`)
 _MOST_ALONE = 4  # groups for which it is searched by itself
 
 
@@ -139,6 +140,16 @@ class Followed:
             if len(found) > 1 and self._is_the_same(alone):
                 found[number] = None
         return tuple(found)
+
+    def turned(self) -> None:
+        """Tries sizes in the other order, far from each other and with common factors: a decision between two sizes
+        (`max(n, d)`, `n // d`, `gcd(n, d)`) is no number that follows one of them. Raises Different where there is one."""
+        order = sorted(range(len(self._sizes)), key=lambda g: -self._sizes[g][0])
+        if len(order) < 2:
+            return
+        ladder = [_LADDER * n for n in ((3, 12) if len(order) == 2 else range(1, len(order) + 1))]
+        longer = max(1, *[-(-of[1] // ladder[order.index(g)]) for g, of in enumerate(self._sizes)])
+        self.takes([ladder[order.index(g)] * longer for g in range(len(order))])
 
     def told_apart(self) -> Correspondence:
         """How the numbers correspond in as many traces as it takes to tell what they are: 18 of 19 rows and 2002 of 2003

@@ -103,6 +103,7 @@ def at_other_sizes(
 
             followed = Followed(followed_numbers(every), sizes, [g.multiple for g in groups], every, at)
             least = followed.least()
+            followed.turned()
             found = followed.told_apart()
         except UntraceError as error:
             apart.update(g.places for g in groups if _is_named(g, error))

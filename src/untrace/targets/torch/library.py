@@ -41,7 +41,9 @@ UPDATES = {
 }  # fmt: skip
 
 # Primitives whose derivatives are others where two cases meet: at 0, at a bound, at equal elements.
-_OTHER_DERIVATIVES = frozenset({"abs", "clamp", "cummax", "cummin"})
+_OTHER_DERIVATIVES = frozenset(
+    {"abs", "clamp", "cummax", "cummin", "reduce_window", "reduce_window_max", "reduce_window_min"}
+)
 # Functions of which that is so as well, and whose bodies have JAX's derivative.
 _BY_THEIR_BODIES = frozenset({"clip"})
 
@@ -128,7 +130,8 @@ def _goes_back(call: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> b
     import torch
 
     tracked = [
-        v.detach().clone().requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values
+        v.detach().clone().requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+        for v in values
     ]
     found = call(tracked)
     parts = found if isinstance(found, (tuple, list)) else [found]
