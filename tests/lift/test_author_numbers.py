@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from roundtrip import saved
 
 import untrace
@@ -251,3 +253,15 @@ def test_arrays_that_are_lists_of_numbers_have_their_names(tmp_path: Path) -> No
 
     source = source_of(moved, tmp_path)
     assert "jnp.array([[1.0, STEP], [0.0, 2 * GRAVITY]], dtype=jnp.float32)" in source, source
+
+
+@pytest.mark.parametrize("target", ["numpy", "c", *(["torch"] if importlib.util.find_spec("torch") else [])])
+def test_other_targets_have_them_as_well(target: str) -> None:
+    def moved(v: Any) -> Any:
+        transition = jnp.array([[1.0, STEP], [0.0, 2 * GRAVITY]])
+        return transition @ v.reshape(2, 3) + transition[0, 1]
+
+    text = untrace.decompile(moved, target=target)(X)
+    np.testing.assert_allclose(np.asarray(text(X)), moved(X), rtol=1e-6)
+    if target != "c":
+        assert "[[1.0, STEP], [0.0, 2 * GRAVITY]]" in text.source and "\nSTEP = 0.01\n" in text.source, text.source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 Number: TypeAlias = "int | float"
 
@@ -22,5 +22,6 @@ class Given:
 
 # The author's expression for a number, and the numbers of the module that are in it, by name.
 SaidNumber: TypeAlias = tuple[ast.expr, Mapping[str, Given]]
+Rows: TypeAlias = "ast.expr | list[Rows]"
 # The same for an array: lists of lists of expressions.
-SaidArray: TypeAlias = "tuple[ast.expr | list[Any], Mapping[str, Given]]"
+SaidArray: TypeAlias = "tuple[Rows, Mapping[str, Given]]"

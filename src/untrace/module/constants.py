@@ -13,7 +13,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Constant, Literal
-from untrace.ir.said import Given, SaidArray
+from untrace.ir.said import Given, Rows, SaidArray
 from untrace.provenance.sites import Provenance
 from untrace.python import helpers
 from untrace.python.names import Scope
@@ -144,7 +144,7 @@ class ConstantWriter:
             array = array.astype(dtype)
         array = np.ascontiguousarray(array).reshape(array.shape)
         weak = getattr(aval, "weak_type", False)
-        listed = None if said is None or array.size > 2 and (array == array.flat[0]).all() else self.said(*said)
+        listed = self._listed(array, said)
         key = (array.dtype.name, array.shape, array.tobytes(), weak, None if listed is None else listed.flat())
         found = self._constants_by_bits.get(key)
         if found is None and weak and self.idiomatic and (full := self._full(array)) is not None:
@@ -152,7 +152,7 @@ class ConstantWriter:
             return found
         if found is None:
             expr = self.values.scalar(array[()], dtype, True) if weak and not array.ndim else self.values.array(array)
-            if listed is not None and type(expr) is Call and expr.func == "np.array":
+            if listed is not None and type(expr) is Call and expr.args and type(expr.args[0]) is List:
                 expr = Call(expr.func, [listed, *expr.args[1:]], expr.kwargs)
             if not array.ndim and jax_compat.is_jax_array(value):
                 # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
@@ -185,7 +185,7 @@ class ConstantWriter:
             found = self._module_name(base, self._of_jax("copy", found))
         return found
 
-    def said(self, node: ast.expr | list[Any], numbers: Mapping[str, Given]) -> Expr:
+    def said(self, node: Rows, numbers: Mapping[str, Given]) -> Expr:
         """An expression of the author's of numbers, or a list of such; the module has those by their names then."""
         match node:
             case list():
@@ -204,6 +204,10 @@ class ConstantWriter:
             case ast.Constant(value=value):
                 return Text(repr(value))
         raise AssertionError(node)
+
+    def _listed(self, array: np.ndarray, said: SaidArray | None) -> Expr | None:
+        """An array of numbers as its author lists them; None where there is another word for it."""
+        return None if said is None or array.size > 2 and (array == array.flat[0]).all() else self.said(*said)
 
     def _repeated(self, array: np.ndarray) -> Expr | None:
         """A NumPy array that holds its values once for all places along some axes, as one that does so too; else None.

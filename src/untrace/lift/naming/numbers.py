@@ -15,11 +15,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from untrace.ir.said import Given, Number, SaidArray, SaidNumber
+from untrace.ir.said import Given, Number, Rows, SaidArray, SaidNumber
 from untrace.provenance.sites import Frame, Site
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
@@ -303,7 +302,7 @@ class _Reader:
                 return self._guessed()
         raise _NoNumber
 
-    def rows(self, node: ast.expr, scope: _Scope, array: np.ndarray) -> ast.expr | list[Any]:
+    def rows(self, node: ast.expr, scope: _Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
         if array.ndim:
             if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) != len(array):

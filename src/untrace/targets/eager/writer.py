@@ -12,6 +12,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Library, Value
+from untrace.ir.said import SaidArray
 from untrace.ir.types import Aval
 from untrace.module.library_calls import arguments
 from untrace.module.rules import Groups
@@ -45,12 +46,14 @@ class EagerModule(ModuleWriter):
             super().helper(own if helpers.is_known(own) else name)
         return Text(name)
 
-    def _write_constant(self, value: Any, aval: Any, base: str) -> Expr:
+    def _write_constant(self, value: object, aval: object, base: str, said: SaidArray | None = None) -> Expr:
         if jax_compat.is_ref(value) or jax_compat.is_tracer(value):
             return super()._write_constant(value, aval, base)  # which says what is wrong
         array = np.asarray(jax_compat.as_numpy(value))
-        known = self._constants_by_bits.get((array.dtype.name, array.shape, array.tobytes(), False))
-        return known or super()._write_constant(array, None, base)  # equal arrays are one here
+        listed = self._listed(array, said)
+        key = (array.dtype.name, array.shape, array.tobytes(), False, None if listed is None else listed.flat())
+        known = self._constants_by_bits.get(key)
+        return known or super()._write_constant(array, None, base, said)  # equal arrays are one here
 
     def numpy_constant(self, constant: Constant) -> Expr:
         return self.constant(constant)
