@@ -116,6 +116,7 @@ def _permuted(
     if len(axis_name) != 1 or len(perm) == sizes[axis_name[0]]:
         return None
     (axis,), every = axis_name, range(sizes[axis_name[0]])
+    perm = [(source % len(every), to % len(every)) for source, to in perm]  # -1 is the last one
     idle = [place for place in every if place not in dict(perm)]
     getting_nothing = [place for place in every if place not in [to for _, to in perm]]
 

@@ -34,6 +34,9 @@ class _NoNumber(Exception):
     """An expression that is not made of numbers alone."""
 
 
+_NOTHING = (_NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
+
+
 def said_number(site: Site, called: str, avals: Sequence[object], value: float, times: int = 1) -> SaidNumber | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
     where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only.
@@ -71,7 +74,7 @@ def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> Sai
     names: dict[str, Given] = {}
     try:
         found, written = _Reader(names).value(given, _Scope.of((caller,)))
-    except (_NoNumber, ArithmeticError):
+    except _NOTHING:
         return None
     return (written, names) if names and type(found) is type(value) and found == value else None
 
@@ -83,7 +86,7 @@ def said_array(node: ast.expr, frames: tuple[Frame, ...], array: np.ndarray) -> 
     try:
         made, scope = _made_of_a_list(node, _Scope.of(frames))
         rows = _Reader(names).rows(made, scope, array)
-    except (_NoNumber, ArithmeticError):
+    except _NOTHING:
         return None
     return (rows, names) if names else None
 
@@ -150,7 +153,7 @@ def _that_is(
         reader = _Reader(of, length)
         try:
             number, written = reader.value(part, scope)
-        except (_NoNumber, ArithmeticError):
+        except _NOTHING:
             continue
         with np.errstate(over="ignore"):
             if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None):
@@ -178,7 +181,10 @@ class _Scope:
         return _Scope(_globals_of(frames[-1]) or {}, frames[-1].file, frames)
 
     def has_global(self, name: str) -> bool:
-        return not self.frames or name in self.frames[-1].code.co_names
+        if not self.frames:
+            return True
+        code = self.frames[-1].code  # attributes are among its names
+        return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
     def meaning(self, name: str) -> tuple[ast.expr, _Scope]:
         """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
@@ -327,7 +333,7 @@ def _given(name: str, value: Number, scope: _Scope) -> Given:
     if made is not None and made.lineno < scope.before and _has_names(made):
         try:
             found, _ = _Reader(of).value(made, _Scope(scope.values, scope.file, (), made.lineno))
-        except (_NoNumber, ArithmeticError):
+        except _NOTHING:
             found = None
         if type(found) is type(value) and found == value:
             return Given(value, made, of)
