@@ -265,3 +265,12 @@ def test_other_targets_have_them_as_well(target: str) -> None:
     np.testing.assert_allclose(np.asarray(text(X)), moved(X), rtol=1e-6)
     if target != "c":
         assert "[[1.0, STEP], [0.0, 2 * GRAVITY]]" in text.source and "\nSTEP = 0.01\n" in text.source, text.source
+
+
+def spun(x: Any, v: Any, dt: Any) -> Any:
+    return x + dt * jnp.sin(v), v - dt / 2 * jnp.cos(x)
+
+
+def test_what_stands_behind_a_spread_argument_is_the_last(tmp_path: Path) -> None:
+    source = source_of(lambda v: spun(*(v, jnp.sin(v)), STEP), tmp_path)
+    assert "+ STEP * jnp.sin(" in source and "- STEP / 2 * jnp.cos(" in source, source

@@ -235,14 +235,17 @@ class _Scope:
 
 def _given_for(name: str, definition: ast.FunctionDef, call: ast.Call) -> ast.expr | None:
     """What a call gives for a parameter, or its default; None where that is not to be seen."""
-    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
-        return None
     args = definition.args
+    spread = [place for place, a in enumerate(call.args) if isinstance(a, ast.Starred)]
+    if len(spread) > 1 or spread and (args.defaults or args.vararg) or any(k.arg is None for k in call.keywords):
+        return None
     places = [a.arg for a in (*args.posonlyargs, *args.args)]
     own = places[isinstance(call.func, ast.Attribute) and places[:1] == ["self"] :]
     given = {a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None}
     given |= dict(zip(places[::-1], args.defaults[::-1], strict=False))
-    given |= dict(zip(own, call.args, strict=False))
+    given |= dict(zip(own, call.args[: spread[0]] if spread else call.args, strict=False))
+    if spread:  # what stands behind it is what the last parameters get
+        given |= dict(zip(own[::-1], call.args[: spread[0] : -1], strict=False))
     given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
     return given.get(name)
 
