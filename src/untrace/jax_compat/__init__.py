@@ -101,6 +101,7 @@ from untrace.jax_compat.sharding import (
     is_unspecified,
     partitions,
     speaks_of_devices,
+    type_without_mesh,
     varying_axes,
     without_mesh,
 )

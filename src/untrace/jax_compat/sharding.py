@@ -56,10 +56,13 @@ def without_mesh(closed: Any, plain: Callable[[Any], Any]) -> Any:
 
 
 def _without_mesh(variable: Any) -> Any:
-    aval = variable.aval
-    if type(variable) is DROP_TYPE or not isinstance(aval, jax.core.ShapedArray):
-        return variable
-    return type(variable)(jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type))
+    return variable if type(variable) is DROP_TYPE else type(variable)(type_without_mesh(variable.aval))
+
+
+def type_without_mesh(aval: Any) -> Any:
+    if not isinstance(aval, jax.core.ShapedArray):
+        return aval
+    return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def is_unspecified(sharding: Any) -> bool:

@@ -14,6 +14,7 @@ from untrace.ir.nodes import Constant, Equation, Program, Value, functions_calle
 from untrace.ir.said import SaidArray
 from untrace.lift.naming import words
 from untrace.lift.naming.numbers import said_array
+from untrace.provenance.arguments import operands
 from untrace.provenance.sites import Provenance
 
 _MODULES = frozenset("jax jnp np numpy lax nn random math functools self cls".split())
@@ -58,21 +59,9 @@ def _made_of(constant: Constant, uses: Sequence[Equation], provenance: Provenanc
         site = provenance.site(equation.origin) if equation.origin is not None else None
         if site is None or not site.frames or site.frames[-1].library:
             continue
-        for part in _operands(site.frames[-1].node):
+        for part in operands(site.frames[-1].node):
             if (said := said_array(part, site.frames, array)) is not None:
                 yield said
-
-
-def _operands(node: ast.AST | None) -> list[ast.expr]:
-    match node:
-        case ast.BinOp():
-            return [node.left, node.right]
-        case ast.Call():
-            owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            return [*node.args, *(k.value for k in node.keywords), *owner]
-        case ast.Subscript():
-            return [node.value]
-    return []
 
 
 def content(value: Any, aval: Any) -> tuple[bool, str]:
@@ -141,12 +130,8 @@ def _used_as(constant: Constant, uses: Sequence[Equation], provenance: Provenanc
             if any(_said(p) is None and not isinstance(p, ast.Constant) for p in parts):
                 code = site.frames[-1].code  # `jnp.array([1.0, 0.1]) * state`: it may be the side without a name
                 traced |= set(code.co_varnames[: code.co_argcount])
-        elif isinstance(node, ast.Call):
-            parts = [*node.args, *(k.value for k in node.keywords)]
-            if isinstance(node.func, ast.Attribute):
-                parts.append(node.func.value)
-        elif isinstance(node, ast.Subscript):
-            parts = [node.value, *(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
+        elif isinstance(node, ast.Call | ast.Subscript):
+            parts = [*operands(node)]
         else:
             continue
         names = dict.fromkeys(n for p in parts if (n := _said(p)) is not None and n not in traced)

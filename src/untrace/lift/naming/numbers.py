@@ -19,6 +19,7 @@ from types import ModuleType
 import numpy as np
 
 from untrace.ir.said import Given, Number, Rows, SaidArray, SaidNumber
+from untrace.provenance.arguments import arguments_by_parameter, last_name
 from untrace.provenance.sites import Frame, Site
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
@@ -65,11 +66,9 @@ def said_number(site: Site, called: str, avals: Sequence[object], value: float, 
 
 def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
     """The same of a number that a call in `caller` passes for a parameter."""
-    definition, call = callee.definition, caller.node
-    if not isinstance(definition, ast.FunctionDef) or not isinstance(call, ast.Call):
-        return None
-    given = _given_for(name, definition, call) if _last_name(call.func) == definition.name else None
-    if given is None or given in definition.args.defaults or given in definition.args.kw_defaults:
+    call = caller.node
+    given = arguments_by_parameter(call, callee).get(name) if isinstance(call, ast.Call) else None
+    if given is None:
         return None
     names: dict[str, Given] = {}
     try:
@@ -99,7 +98,7 @@ def _made_of_a_list(node: ast.expr, scope: _Scope) -> tuple[ast.expr, _Scope]:
         node, scope = made, _Scope(scope.values, scope.file, (), made.lineno)
     elif isinstance(node, ast.Name):
         node, scope = scope.meaning(node.id)
-    if isinstance(node, ast.Call) and node.args and _last_name(node.func) in ("array", "asarray"):
+    if isinstance(node, ast.Call) and node.args and last_name(node.func) in ("array", "asarray"):
         return node.args[0], scope
     raise _NoNumber
 
@@ -213,16 +212,16 @@ class _Scope:
             raise _NoNumber
         file = _Scope(self.values, self.file)
         if not outer:  # nobody of the author's calls it
-            default = _given_for(name, definition, ast.Call(ast.Name(name), [], []))
+            default = _default(frame, name)
             if default is None:
                 raise _NoNumber
             return default, file
         call = outer[-1].node
-        if not isinstance(call, ast.Call) or _last_name(call.func) != definition.name:
+        if not isinstance(call, ast.Call) or last_name(call.func) != definition.name:
             raise _NoNumber
-        given = _given_for(name, definition, call)
+        given = _given_for(name, frame, call)
         calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
-        every = [_given_for(name, definition, each) for each in calls]
+        every = [_given_for(name, frame, each) for each in calls]
         if given is None or any(one is None or ast.dump(one) != ast.dump(given) for one in every):
             raise _NoNumber  # one function for all of them could not say it
         if given in definition.args.defaults or given in definition.args.kw_defaults:
@@ -233,21 +232,21 @@ class _Scope:
         return given, scope
 
 
-def _given_for(name: str, definition: ast.FunctionDef, call: ast.Call) -> ast.expr | None:
+def _given_for(name: str, callee: Frame, call: ast.Call) -> ast.expr | None:
     """What a call gives for a parameter, or its default; None where that is not to be seen."""
-    args = definition.args
-    spread = [place for place, a in enumerate(call.args) if isinstance(a, ast.Starred)]
-    if len(spread) > 1 or spread and (args.defaults or args.vararg) or any(k.arg is None for k in call.keywords):
+    given = arguments_by_parameter(call, callee).get(name)
+    is_open = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    return given if given is not None or is_open else _default(callee, name)
+
+
+def _default(callee: Frame, name: str) -> ast.expr | None:
+    definition = callee.definition
+    if not isinstance(definition, ast.FunctionDef):
         return None
+    args = definition.args
     places = [a.arg for a in (*args.posonlyargs, *args.args)]
-    own = places[isinstance(call.func, ast.Attribute) and places[:1] == ["self"] :]
-    given = {a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is not None}
-    given |= dict(zip(places[::-1], args.defaults[::-1], strict=False))
-    given |= dict(zip(own, call.args[: spread[0]] if spread else call.args, strict=False))
-    if spread:  # what stands behind it is what the last parameters get
-        given |= dict(zip(own[::-1], call.args[: spread[0] : -1], strict=False))
-    given |= {k.arg: k.value for k in call.keywords if k.arg is not None}
-    return given.get(name)
+    defaults = dict(zip(places[::-1], args.defaults[::-1], strict=False))
+    return {**defaults, **{a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)}}.get(name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -257,11 +256,7 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
         nodes = ast.walk(ast.parse(source))
     except (SyntaxError, ValueError):
         return ()
-    return [n for n in nodes if isinstance(n, ast.Call) and _last_name(n.func) == function]
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
 
 
 class _Reader:

@@ -17,15 +17,14 @@ from untrace._identity import IdentityMap
 from untrace.ir.calls import function_run, is_call
 from untrace.ir.nodes import Atom, Cond, Equation, Function, Passed, Scan, While, functions_called
 from untrace.lift.naming.unpacked import Parts, parts_in
-from untrace.lift.outline.call_names import own_parameters
 from untrace.lift.outline.parameter_kinds import no_trees
+from untrace.provenance.arguments import STATIC, arguments_by_parameter, last_name, operands, own_parameters
 from untrace.provenance.call_records import Access
-from untrace.provenance.sites import LEAF_BY_LEAF, Frame, Provenance
+from untrace.provenance.sites import Frame, Provenance
 
 # Of the same name as what they are of.
 SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})
-_STATIC = frozenset({"shape", "ndim", "size", "dtype"})
-_OF_ARRAYS = _STATIC | {"T", "mT", "at", "real", "imag"}
+_OF_ARRAYS = STATIC | {"T", "mT", "at", "real", "imag"}
 _Run = tuple[Equation, tuple[Frame, ...]]  # an equation, and the frames behind it from some function inwards
 
 
@@ -117,7 +116,7 @@ class _Reader:
             return None
         if any(len(frames) < 2 or frames[1].code is not callee.code for _, frames in runs):
             return None
-        passed = _passed(node, callee)
+        passed = arguments_by_parameter(node, callee)
         return self._said_by_caller(frame, self.function([(e, f[1:]) for e, f in runs]), callee.code, passed)
 
     def _said_by_caller(
@@ -178,25 +177,25 @@ class _Reader:
         self, frame: Frame, equations: Sequence[Equation], evaluated: Container[ast.AST | None]
     ) -> _Expression:
         made = {o for e in equations for o in e.outputs}
-        nodes = _operands(frame.node)
-        operands = [self._access(frame, o) for o in nodes]
+        nodes = operands(frame.node)
+        parts = [self._access(frame, o) for o in nodes]
         roughly = [self._some_part(frame, o) for o in nodes]
         steps = [e for e in equations if e.callee.name not in SAME] or equations
         ordered = isinstance(frame.node, (ast.BinOp, ast.Compare, ast.AugAssign))
-        if ordered and len(steps) == 1 and len(steps[0].inputs) == len(operands):
+        if ordered and len(steps) == 1 and len(steps[0].inputs) == len(parts):
             known = [self.known.get(a) for a in steps[0].inputs]
             kept = [i for i, a in enumerate(known) if a is not None]
             reads = [a for a in known if a is not None]
-            return _Expression(reads, [operands[i] for i in kept], [roughly[i] for i in kept], True)
+            return _Expression(reads, [parts[i] for i in kept], [roughly[i] for i in kept], True)
         found = dict.fromkeys(self.known[a] for e in equations for a in e.inputs if a in self.known and a not in made)
-        computed = [o for o, access in zip(nodes, operands, strict=True) if access is None]
+        computed = [o for o, access in zip(nodes, parts, strict=True) if access is None]
         beside = [a for o in computed for a in self._inside(frame, o, evaluated)]
-        return _Expression(list(found), operands, roughly, False, beside)
+        return _Expression(list(found), parts, roughly, False, beside)
 
     def _inside(self, frame: Frame, node: ast.AST, evaluated: Container[ast.AST | None]) -> Iterator[Access]:
         if node in evaluated:
             return
-        for child in _operands(node) if isinstance(node, (ast.Call, ast.Attribute)) else ast.iter_child_nodes(node):
+        for child in operands(node) if isinstance(node, (ast.Call, ast.Attribute)) else ast.iter_child_nodes(node):
             found = self._access(frame, child)
             if found is not None:
                 yield found
@@ -244,57 +243,6 @@ def _told_roughly(expression: _Expression, found: Mapping[Atom, Access]) -> Iter
         yield from [(a, access) for a in reads]
 
 
-def _passed(node: ast.Call, callee: Frame) -> dict[str, ast.expr]:
-    """The arguments of a call by the parameters of the function that it calls; {} where it may call another one that calls this."""
-    function = node.func
-    if _is_leaf_by_leaf(node, callee):
-        return {name: ast.Starred(tree) for name, tree in zip(own_parameters(callee), node.args[1:], strict=False)}
-    if isinstance(function, ast.Call) and function.args and _name(function.func) != "partial":
-        called = function.args[0]  # `jax.vmap(f)(x)`, which passes `x` to `f`
-    else:
-        called = function
-    if not _is_called(called, callee):
-        return {}
-    own = own_parameters(callee)
-    found: dict[str, ast.expr] = {}
-    for place, argument in enumerate(node.args):
-        if isinstance(argument, ast.Starred):
-            found.update(_spread(own, node, place, argument.value))
-            break
-        if place < len(own):
-            found[own[place]] = argument
-    found.update({k.arg: k.value for k in node.keywords if k.arg is not None})
-    if isinstance(function, ast.Attribute) and callee.code.co_varnames[:1] == ("self",):
-        found["self"] = function.value
-    return found
-
-
-def arguments_of(node: ast.Call, callee: Frame) -> list[ast.expr]:
-    """What a call passes to the function that it calls, in order."""
-    return node.args[1:] if _is_leaf_by_leaf(node, callee) else node.args
-
-
-def _is_leaf_by_leaf(node: ast.Call, callee: Frame) -> bool:
-    return _name(node.func) in LEAF_BY_LEAF and bool(node.args) and _is_called(node.args[0], callee)
-
-
-def _is_called(node: ast.expr, callee: Frame) -> bool:
-    """Whether an expression may be the function that is called."""
-    return _name(node) == callee.name or callee.name == "<lambda>" and isinstance(node, (ast.Lambda, ast.Name))
-
-
-def _spread(own: Sequence[str], node: ast.Call, place: int, whole: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """The parameters that the elements of a spread argument are, and those after it, if all are passed."""
-    after = node.args[place + 1 :]
-    if node.keywords and after or any(isinstance(a, ast.Starred) for a in after):
-        return
-    named = {k.arg for k in node.keywords}
-    inside = [name for name in own[place : len(own) - len(after)] if name not in named]
-    for number, name in enumerate(inside):
-        yield name, ast.Subscript(whole, ast.Constant(number))
-    yield from zip(own[len(own) - len(after) :], after, strict=True) if after else ()
-
-
 def _passed_on(node: ast.AST | None, body: Frame, is_call: bool) -> dict[str, ast.expr]:
     """The arguments of a call that gives them to a function, by the parameters of that: `jax.vmap(f)(x)`, `lax.scan(f, x, xs)`."""
     if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
@@ -303,7 +251,7 @@ def _passed_on(node: ast.AST | None, body: Frame, is_call: bool) -> dict[str, as
     keywords = {k.arg: k.value for k in node.keywords if k.arg is not None}
     if is_call:
         return {**dict(zip(own, node.args, strict=False)), **{k: v for k, v in keywords.items() if k in own}}
-    name = _name(node.func) or ""
+    name = last_name(node.func) or ""
     if name in _OPERANDS:
         first = _OPERANDS[name]
         return dict(zip(own, node.args[first:], strict=False))
@@ -340,30 +288,5 @@ def _bodies(equation: Equation) -> Iterator[tuple[Function, Sequence[Atom]]]:
         yield run
 
 
-def _name(function: ast.AST) -> str | None:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
-
-
 def _is_key(node: ast.expr | None, step: tuple[str, Hashable]) -> bool:
     return isinstance(node, ast.Constant) and step == ("item", node.value)
-
-
-def _operands(node: ast.AST | None) -> list[ast.expr]:
-    """What an operation is of, in order."""
-    match node:
-        case ast.BinOp():
-            return [node.left, node.right]
-        case ast.Compare():
-            return [node.left, *node.comparators]
-        case ast.UnaryOp():
-            return [node.operand]
-        case ast.AugAssign():
-            return [node.target, node.value]
-        case ast.Subscript():
-            return [node.value, *(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
-        case ast.Attribute():
-            return [] if node.attr in _STATIC else [node.value]
-        case ast.Call():
-            of = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-            return [*of, *node.args, *[k.value for k in node.keywords]]
-    return []

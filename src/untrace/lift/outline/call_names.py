@@ -61,14 +61,6 @@ def _behind_wrappers(call: Call) -> Call:
     return call
 
 
-def own_parameters(frame: Frame) -> list[str]:
-    """The author's names of the parameters, without `self`: the positional ones, then those that are passed by name."""
-    code = frame.code
-    named = 0 if code.co_flags & inspect.CO_VARARGS else code.co_kwonlyargcount
-    own = list(code.co_varnames[: code.co_argcount + named])
-    return own[1:] if own[:1] == ["self"] else own
-
-
 def variadic_parameter(frame: Frame) -> str | None:
     """The author's name of the parameter that takes all further arguments, if there is one."""
     code = frame.code

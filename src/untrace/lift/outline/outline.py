@@ -43,11 +43,11 @@ from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call
-from untrace.lift.outline.call_names import is_module_call, own_parameters, owner_of, variadic_parameter
+from untrace.lift.outline.call_names import is_module_call, owner_of, variadic_parameter
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_kinds import may_be_numbers
-from untrace.lift.outline.parameter_names import FunctionNames, with_accesses
+from untrace.lift.outline.parameter_names import FunctionNames, own_parameters, with_accesses
 from untrace.lift.outline.regions import (
     Piece,
     Region,

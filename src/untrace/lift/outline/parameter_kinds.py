@@ -6,7 +6,7 @@ import ast
 import functools
 from collections.abc import Iterator
 
-from untrace.lift.outline.call_names import own_parameters
+from untrace.provenance.arguments import own_parameters
 from untrace.provenance.sites import Frame
 
 _PLAIN = ("bool", "str")

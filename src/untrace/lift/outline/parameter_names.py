@@ -17,12 +17,13 @@ from untrace.lift.adjoint.cotangents import d
 from untrace.lift.naming import inner, words
 from untrace.lift.naming.numbers import said_argument
 from untrace.lift.outline import pieces
-from untrace.lift.outline.accesses import accesses, arguments_of
-from untrace.lift.outline.call_names import function_name, own_parameters, owner_of_call, snake_case
+from untrace.lift.outline.accesses import accesses
+from untrace.lift.outline.call_names import function_name, owner_of_call, snake_case
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
 from untrace.lift.outline.tree_roots import Root, TreeRoots
+from untrace.provenance.arguments import arguments_of, own_parameters
 from untrace.provenance.call_records import Access, CallRecord
 from untrace.provenance.sites import Frame, Provenance
 

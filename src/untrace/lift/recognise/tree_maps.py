@@ -33,9 +33,9 @@ from untrace.ir.nodes import (
     functions_called,
 )
 from untrace.lift.naming.names import period, provenance_of
-from untrace.lift.outline.call_names import own_parameters
 from untrace.lift.outline.pieces import name_inside
 from untrace.lift.recognise.masked_maps import complete_maps
+from untrace.provenance.arguments import own_parameters
 from untrace.provenance.sites import Frame, Provenance
 
 _FEWEST = 3  # leaves: two are told apart better by their names

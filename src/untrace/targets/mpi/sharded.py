@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-import jax
-
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.bodies import PLAIN_CALLS
@@ -24,7 +22,7 @@ from untrace.ir.nodes import (
     functions_called,
     walk_functions,
 )
-from untrace.ir.types import Aval, Parameter
+from untrace.ir.types import Parameter
 
 # Over which axes of the mesh, by their numbers, each dimension of an array is cut; those that are not named are whole.
 Spec = tuple[tuple[int, ...], ...]
@@ -184,24 +182,17 @@ def _without_mesh(entry: Function, new: Mapping[Value, Atom]) -> None:
                 continue
             for output in equation.outputs:
                 if output is not None:
-                    output.aval = _plain_type(output.aval)
+                    output.aval = jax_compat.type_without_mesh(output.aval)
             equations.append(Equation(equation.callee, inputs, equation.outputs, equation.params, equation.origin))
         function.equations = equations
         function.results = [_plain(_read(known, r)) for r in function.results]
         for param in function.params:
-            param.aval = _plain_type(param.aval)
+            param.aval = jax_compat.type_without_mesh(param.aval)
 
 
 def _plain(atom: Atom) -> Atom:
     if type(atom) is Literal:
-        return Literal(atom.value, _plain_type(atom.aval))
+        return Literal(atom.value, jax_compat.type_without_mesh(atom.aval))
     if type(atom) is Constant:
-        atom.aval = _plain_type(atom.aval)
+        atom.aval = jax_compat.type_without_mesh(atom.aval)
     return atom
-
-
-def _plain_type(aval: Aval) -> Aval:
-    """The type without a mesh."""
-    if not jax_compat.is_shaped_array(aval):
-        return aval
-    return jax.core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
