@@ -241,6 +241,14 @@ def test_random_numbers_are_the_same():
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
 
 
+def test_what_is_read_in_the_returned_expression_is_declared_outside_of_the_loop():
+    def noise():
+        return jax.random.uniform(jax.random.key(42))
+
+    text = written(noise)
+    assert text() == noise()
+
+
 def test_large_constants_stand_in_a_file_of_their_own(tmp_path):
     table, small = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32), np.arange(12, dtype=np.float32)
 

@@ -64,3 +64,13 @@ def test_a_product_of_signed_and_unsigned_numbers_has_the_type_of_one(target, ty
         from untrace.targets.c.compiled import STRICT, build
 
         build(text.program, (*STRICT, "-O1"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_factor_leaves_what_stands_above_the_diagonal(target, dtype):
+    x = np.random.default_rng(0).normal(size=(3, 4, 4)).astype(dtype)
+    x = x @ np.swapaxes(x, -1, -2) + np.triu(np.full((4, 4), 7, dtype), 1)
+    x[1] = -1
+    text = untrace.decompile(lax.linalg.cholesky_p.bind, target=target, sizes="fixed")(x)
+    np.testing.assert_allclose(text(x), jax.jit(lax.linalg.cholesky_p.bind)(x), rtol=1e-3)

@@ -136,6 +136,8 @@ class Prepared:
         base = self._memory.ctypes.data
         self._given: list[object] = [0 if t else ctypes.c_void_p(base + next(starts)) for t in self._types]
         self._function = function
+        if not self._values and self._returned is None:
+            self.call = functools.partial(function, *self._given)
 
     def call(self) -> None:
         """Runs the function on what is in `inputs`; what it gives is in `outputs`."""

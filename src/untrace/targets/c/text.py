@@ -119,12 +119,14 @@ class _Body:
         for buffer, slot in function.work.items():
             self._line(f"{self._pointer(buffer)} = {self._slot(buffer, slot)};", _INDENT)
         body, last = function.body, ""
+        after: Sequence[Stmt] = ()
         returned = function.returns
         if returned is not None:
             end = body[-1] if body else None
             reads = sum(1 for s in statements(body) for a in own_accesses(s) if a.buffer is returned)
             if isinstance(end, Write) and end.buffer is returned and reads == 1:
-                body, last = body[:-1], f"return {self.expressions.text(end.value)};"
+                body, after = body[:-1], (end,)
+                last = f"return {self.expressions.text(end.value)};"
             else:
                 last = f"return {returned.name};"
         owned = {b for b in self._writes if b.kind == "local" and b not in function.work}
@@ -135,7 +137,7 @@ class _Body:
                 self._declared.add(returned)
             else:
                 owned.add(returned)
-        self._block(body, _INDENT, owned)
+        self._block(body, _INDENT, owned, after)
         if last:
             self._line(last, _INDENT)
         return "\n".join([wrapped(signature, ""), "{", *self.lines, "}"])
@@ -154,16 +156,16 @@ class _Body:
     def _line(self, text: str, indent: str) -> None:
         self.lines.append(wrapped(text, indent))
 
-    def _block(self, block: Sequence[Stmt], indent: str, owned: set[Buffer]) -> None:
-        """Statements; the locals `owned` are used in them alone, and declared here or further inside."""
+    def _block(self, block: Sequence[Stmt], indent: str, owned: set[Buffer], after: Sequence[Stmt] = ()) -> None:
+        """Statements; the locals `owned` are used in them and in those `after` alone, and declared here or further inside."""
         where: dict[Buffer, list[Stmt]] = {}
         order: list[list[Buffer]] = []
-        for stmt in block:
+        for stmt in (*block, *after):
             order.append(list(dict.fromkeys([a.buffer for a in accesses(stmt)])))
             for buffer in order[-1]:
                 if buffer in owned:
                     where.setdefault(buffer, []).append(stmt)
-        for stmt, buffers in zip(block, order, strict=True):
+        for stmt, buffers in zip(block, order[: len(block)], strict=True):
             inner: list[set[Buffer]] = [set() for _ in blocks(stmt)]
             for buffer in buffers:
                 if buffer not in where or buffer in self._declared:

@@ -201,7 +201,8 @@ static void fft_S(int n, bool inverse, Z *x, Z *spare)
 }
 """,
     "cholesky": """
-/* The lower factor of a matrix that is its own conjugate transpose; NaN where it has none. */
+/* The lower factor of a matrix that is its own conjugate transpose, and stays as it is above its diagonal; NaN where
+   there is no factor. */
 static void cholesky_S(int n, const Z *a, Z *l)
 {
     bool fails = false;
@@ -217,11 +218,11 @@ static void cholesky_S(int n, const Z *a, Z *l)
             for (int k = 0; k < j && i > j; k++) {
                 s = sub_S(s, mul_S(l[i * n + k], conj_S(l[j * n + k])));
             }
-            l[i * n + j] = i < j ? (Z){0, 0} : i == j ? (Z){d, 0} : (Z){s.re / d, s.im / d};
+            l[i * n + j] = i < j ? s : i == j ? (Z){d, 0} : (Z){s.re / d, s.im / d};
         }
     }
     for (int i = 0; i < n * n && fails; i++) {
-        l[i] = i % n <= i / n ? (Z){(T)NAN, (T)NAN} : (Z){0, 0};
+        l[i] = (Z){(T)NAN, (T)NAN};
     }
 }
 """,

@@ -2,27 +2,27 @@
 
 FACTORS = {
     "cholesky": """
-/* The lower factor of a symmetric matrix; NaN where it has none. */
+/* The lower factor of a symmetric matrix, which stays as it is above its diagonal; NaN where there is no factor. */
 static void cholesky_S(int n, const T *a, T *l)
 {
     bool fails = false;
     for (int j = 0; j < n; j++) {
-        T d = a[j * n + j];
+        double d = a[j * n + j];
         for (int k = 0; k < j; k++) {
-            d -= l[j * n + k] * l[j * n + k];
+            d -= (double)l[j * n + k] * (double)l[j * n + k];
         }
         fails = fails || !(d > 0);
-        d = fails ? (T)NAN : (T)sqrt((double)d);
+        d = fails ? (double)NAN : sqrt(d);
         for (int i = 0; i < n; i++) {
-            T s = a[i * n + j];
+            double s = a[i * n + j];
             for (int k = 0; k < j && i > j; k++) {
-                s -= l[i * n + k] * l[j * n + k];
+                s -= (double)l[i * n + k] * (double)l[j * n + k];
             }
-            l[i * n + j] = i < j ? (T)0 : i == j ? d : s / d;
+            l[i * n + j] = (T)(i < j ? s : i == j ? d : s / d);
         }
     }
     for (int i = 0; i < n * n && fails; i++) {
-        l[i] = i % n <= i / n ? (T)NAN : (T)0;
+        l[i] = (T)NAN;
     }
 }
 """,

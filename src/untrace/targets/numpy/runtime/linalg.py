@@ -10,12 +10,12 @@ from untrace.python.helpers import helper
 
 @helper("np", "scipy.linalg", last="_cholesky")
 def _cholesky(x):
-    """The lower factor of each matrix; NaN where there is none."""
+    """The lower factor of each matrix, which stays as it is above its diagonal; NaN where there is none."""
     (factor,) = scipy.linalg.get_lapack_funcs(("potrf",), (x,))
     out = np.zeros_like(x)
     for place in np.ndindex(x.shape[:-2]):
         if x[place].size:
-            found, failed = factor(x[place], lower=True)
+            found, failed = factor(x[place], lower=True, clean=False)
             out[place] = np.nan if failed else found
     return out
 

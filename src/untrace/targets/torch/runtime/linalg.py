@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 @helper("torch", last="_cholesky", target="torch")
 def _cholesky(x):
-    """The lower factor of each matrix; NaN where there is none, and so is the derivative."""
+    """The lower factor of each matrix, which stays as it is above its diagonal; NaN where there is none, and so is the
+    derivative."""
     factor, failed = torch.linalg.cholesky_ex(x)
-    return factor * torch.where((failed != 0)[..., None, None], torch.nan, torch.ones_like(factor))
+    return (factor + x.detach().triu(1)) * torch.where((failed != 0)[..., None, None], torch.nan, torch.ones_like(factor))
 
 
 @helper("torch", last="_factored", target="torch")
