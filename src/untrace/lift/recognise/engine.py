@@ -94,7 +94,8 @@ class Lifter:
     `refused`: jaxpr equations that must stay as they are (a lift of them was proven wrong). `own`: names of
     primitives that have a user's rule, which goes before everything else. `any_size`: the text is to hold at other
     sizes of the inputs as well. `only`: idioms by primitive, in the place of all. `provenance`: the program's, where it
-    has been read. `large`: whether calls that are an equation or two are of no interest.
+    has been read. `large`: whether calls that are an equation or two are of no interest. `without`: paths of calls that
+    are not looked for.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class Lifter:
         only: Mapping[str, list[Idiom]] | None = None,
         provenance: Provenance | None = None,
         large: bool = False,
+        without: Collection[str] = (),
     ):
         self.refused = refused
+        self.without = without
         self.own = own
         self.any_size = any_size
         self.only = only
@@ -264,7 +267,7 @@ class Matcher:
     def try_guess(self, guess: Guess, anchor: Equation) -> bool:
         """Whether the guess is right; if it is, its equations are replaced."""
         anchors = guess.anchors or (anchor,)
-        if self.lifter.large and guess.path in _SMALL:
+        if self.lifter.large and guess.path in _SMALL or guess.path in self.lifter.without:
             return False
         found = self._pattern(guess, anchors)
         if found is None:

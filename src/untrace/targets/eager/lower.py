@@ -35,6 +35,7 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.structured import CustomRule, Map, Pullback
 from untrace.ir.types import Origin
+from untrace.lift.recognise.engine import Lifter
 from untrace.targets.eager.library import ArrayLibrary
 from untrace.targets.eager.spelling import spelled
 from untrace.targets.implementations import implementation
@@ -91,7 +92,7 @@ class _Lowering:
         self.has_rules = False
         self.ruled: set[Function] = set()  # functions of which that is so
         self.around: list[str] = []  # the author's lines of the calls that it is inside of
-        self.in_library = False
+        self.in_library: tuple[str, ...] = ()  # the library's calls whose bodies it is inside of
         self.ruled_by_author: list[str] = []  # names of functions with a rule
 
     def function(self, function: Function) -> Function:
@@ -130,7 +131,9 @@ class _Lowering:
         if type(callee) is Library:
             own = spelled(self.library, callee, inputs, outputs)
             if own is None:
-                outer, self.in_library = self.in_library, True
+                outer, self.in_library = self.in_library, (*self.in_library, callee.name)
+                if callee.body not in self.done:
+                    Lifter(without=self.in_library).lift_function(callee.body)
                 self._call(callee.body, callee.name, inputs, equation, found, new)
                 self.in_library = outer
                 return
