@@ -111,6 +111,7 @@ class Captured:
     asked_all: bool = True
     beside: Beside | None = None  # where this is at other sizes than the user's own (`capture.sizes.sizes`)
     noted: bool = False  # whether calls were looked for, and the function did not mind
+    leaves_jax: bool = False  # whether `expanded` is without references, which only JAX has
     one_device: bool = False  # whether `expanded` is for one device where it runs on those of a mesh
     keeps_calls: bool = False  # whether derivatives that are asked for stay calls
     asked_for: int = 0  # how many derivatives the function was seen to ask for, those of others not counted
@@ -157,6 +158,10 @@ class Captured:
         """How many derivatives the function asks for, those of others not counted; where it was noted."""
         found = self.traced_calls
         return self.asked_for if found is None else found.asked
+
+    def goes(self, one_device: bool) -> None:
+        """It is for another library than JAX."""
+        self.leaves_jax, self.one_device = True, one_device
 
     @property
     def example(self) -> Captured | None:
@@ -334,7 +339,8 @@ def expand(captured: Captured, keep_primitives: Collection[str] = ()) -> None:
     captured.expander = Expander(keep_primitives, one_device=captured.one_device)
     with captured.as_traced():
         captured.expander.perturbed = jax_compat.perturbed_operands(captured.jaxpr)
-        captured.expanded = captured.expander.closed(captured.jaxpr)
+        traced = jax_compat.without_refs(captured.jaxpr) if captured.leaves_jax else captured.jaxpr
+        captured.expanded = captured.expander.closed(traced)
         captured.notes = captured.expander.notes
     captured.name_constants(jax_compat.constants_in(captured.expanded))
 

@@ -155,7 +155,7 @@ def written_in_c(call: Call, options: Options, also: Sequence[Call] = ()) -> InC
 def _written(call: Call, options: Options) -> InC:
     options = replace(options, derivatives="written", without=options.without | target.WITHOUT, sizes="fixed")
     captured = call.captured()
-    captured.one_device = True
+    captured.goes(one_device=True)
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name
     entry = call.entry(captured)
     plain = Plain(captured, name, entry, lifted=True)

@@ -75,7 +75,7 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
             captured.idle = with_idle_fields_changed(captured, lambda new: call.on(new).plain())
     others = [more.captured() for more in also]
     for one in (captured, *others):
-        one.one_device = not target.has_ranks
+        one.goes(one_device=not target.has_ranks)
     originals = [_Original.of(one) for one in (captured, *others)]
     if options.sizes == "infer" and options.prove and target.any_size:
         with contextlib.suppress(UntraceError), readable_or_not():
@@ -83,9 +83,11 @@ def _translated(target: Target, call: Call, options: Options, also: Sequence[Cal
                 captured, lambda new: call.on(new).captured(), lambda new: call.on(new).plain(), others
             ):
                 at = sized.captured
-                at.one_device = captured.one_device
+                for one in (at, at.example):
+                    if one is not None:
+                        one.goes(one_device=not target.has_ranks)
                 if at.example is not None:
-                    at.idle, at.example.one_device = at.example.idle, at.one_device
+                    at.idle = at.example.idle
                 found = _attempt(target, call.on(sized.dynamic), at, options, originals, company)
                 if isinstance(found, Translated):
                     return found

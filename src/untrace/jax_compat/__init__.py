@@ -91,6 +91,7 @@ from untrace.jax_compat.rebuilding import (
     with_results,
     with_unused_dropped,
     without_dead_code,
+    without_refs,
 )
 from untrace.jax_compat.sharding import (
     default_memory_kind,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -210,10 +211,12 @@ def kept_arguments(lowered: Any) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def quiet_callbacks() -> Iterator[None]:
-    """Inside, JAX does not log what a callback raises: where both of two functions refuse a sampled input, that is no news."""
+    """Inside, JAX does not log what a callback raises, and nothing is printed: what a program says of sampled inputs is no
+    news."""
     logger = logging.getLogger("jax._src.callback")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
     finally:
         logger.disabled = before

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.extend import core as jex_core
 
+from untrace.jax_compat.inner_jaxprs import equations_in
 from untrace.jax_compat.jaxprs import (
     DROP_TYPE,
     JAXPR_TYPES,
@@ -19,7 +20,7 @@ from untrace.jax_compat.jaxprs import (
     open_jaxpr,
     plain_effects,
 )
-from untrace.jax_compat.values import FLOAT0, is_key, is_ref, is_shaped_array, is_tracer
+from untrace.jax_compat.values import FLOAT0, is_key, is_ref, is_ref_aval, is_shaped_array, is_tracer
 
 
 def without_float0(closed: Any) -> Any:
@@ -297,3 +298,13 @@ def side_by_side(first: Any, second: Any) -> Any:
     results = [*jaxpr.outvars, *substituted(other.outvars, renamed)]
     inputs = [*jaxpr.invars, *invars]
     return rebuilt_jaxpr(first, [*jaxpr.eqns, *eqns], results, constvars, consts, inputs)
+
+
+def without_refs(closed: Any) -> Any:
+    """A jaxpr in which what it keeps in mutable arrays of its own is passed on by its equations and loops; the same object
+    where there are none. Those that it is given stay."""
+    if not any(is_ref_aval(v.aval) for eqn in equations_in(closed) for v in eqn.outvars):
+        return closed
+    from jax._src.state.discharge import discharge_state  # no public name
+
+    return discharge_state(closed, should_discharge=False)

@@ -31,6 +31,7 @@ class Endless(Exception):
     """A text has not come to its end within some time: one that runs outside of Python raises it by itself."""
 
 
+@jax_compat.quiet_callbacks()
 def checked(
     original: Callable[..., Data],
     rounded: Callable[..., Data],

@@ -14,8 +14,9 @@ from untrace.targets.plain_forms import plain_form
 
 def implementation(equation: Equation) -> Function | None:
     """The function of an equation's operands that JAX lowers its primitive to: `random_gamma` is a loop of rejections,
-    `cumlogsumexp` an associative scan. None where that is code of the compiler's, or nothing that can be traced."""
-    if type(equation.callee) is not Primitive:
+    `cumlogsumexp` an associative scan. None where that is code of the compiler's, or nothing that can be traced, or does more
+    than compute."""
+    if type(equation.callee) is not Primitive or equation.effects:
         return None
     primitive = equation.callee.object
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in equation.inputs]

@@ -69,11 +69,13 @@ _LONG = 12  # operations in an expression, beyond which nobody reads it
 
 
 class Unit:
-    """The functions of one C file, those that are called first; its tables; and what could not be written, in sentences."""
+    """The functions of one C file, those that are called first; its tables; and, in sentences, what could not be written
+    (`missing`), and what is left out (`notes`)."""
 
     def __init__(self) -> None:
         self.functions: list[CFunction] = []
         self.missing: list[str] = []
+        self.notes: list[str] = []
         self._tables: dict[Constant, Array] = {}
         self._by_body: dict[Function, CFunction] = {}
         self._around: list[str] = []  # the author's lines of the calls that are being written

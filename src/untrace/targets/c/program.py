@@ -214,7 +214,8 @@ def _texts(
             lines += [*_complex_types(_declared(table)), *([""] if table.dtype.kind == "c" else [])]
             lines += [f"extern const {_declared(table)};", _table(table, ""), ""]
         data = "\n".join(lines)
-    return CProgram(name, source, header, arguments, result, returns, _size(function), data=data)
+    notes = tuple(dict.fromkeys(unit.notes))
+    return CProgram(name, source, header, arguments, result, returns, _size(function), data=data, notes=notes)
 
 
 def _rename_calls(unit: Unit, function: CFunction) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from untrace.capture.callbacks import callback_of
+from untrace.module.interface.callback_arguments import callback_arguments
 from untrace.module.rules import DECLINE, RuleTable
-from untrace.python.tree import Expr, Slice, Subscript, Tuple
+from untrace.python.tree import Attribute, Call, Expr, Slice, Subscript, Tuple
 from untrace.targets.eager.rules.parts import counting, is_threefry
 
 
@@ -84,13 +86,23 @@ def _random_split(w: Any, key: Any, *, shape: Any) -> Expr:
     return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
 
 
+def _debug_print(w: Any, *operands: Any, **params: Any) -> Expr:
+    info = callback_of(w.equation.origin)
+    if info.flat_reason or info.logging or info.print_options:
+        return DECLINE
+    args, kwargs = callback_arguments(info, operands, w.source)
+    text = w.source(info.fmt)
+    return Call("print", [Call(Attribute(text, "format"), args, kwargs) if args or kwargs else text])
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "copy copy_p random_clone random_unwrap": _same, "pvary": _pvary, "reshard": _reshard, "name": _name,
     "sharding_constraint": _sharding_constraint, "optimization_barrier": _optimization_barrier, "device_put": _device_put,
     "platform_index": _platform_index, "slice": _slice, "threefry2x32": _threefry2x32,
     "iota_2x32_shape": _iota_2x32_shape, "random_wrap": _random_wrap, "random_split": _random_split,
+    "debug_print": _debug_print,
 }  # fmt: skip
 # Of them those that do not do the same with each element of arrays as with numbers.
 NOT_ELEMENTWISE = frozenset(
-    "device_put iota_2x32_shape optimization_barrier platform_index random_split random_wrap slice threefry2x32".split()
+    "debug_print device_put iota_2x32_shape optimization_barrier platform_index random_split random_wrap slice threefry2x32".split()
 )

@@ -17,11 +17,12 @@ import jax
 from untrace import jax_compat
 from untrace._places import place_of
 from untrace.capture.callables import CallableSource, describe_callable, stand_in
-from untrace.capture.callbacks import CallbackInfo, Operand, callback_of
+from untrace.capture.callbacks import CallbackInfo, callback_of
+from untrace.module.interface.callback_arguments import callback_arguments
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.rules import DECLINE, Whole
 from untrace.python.statements import Lines
-from untrace.python.tree import Attribute, Call, Dict, Expr, Lambda, List, Name, Text, Tuple
+from untrace.python.tree import Attribute, Call, Expr, Lambda, Name, Text, Tuple
 from untrace.targets.jax import custom_root
 from untrace.targets.jax.rules.table import rule
 
@@ -94,27 +95,6 @@ def _bound_names(node: ast.stmt) -> list[str]:
     return [t.id for t in getattr(node, "targets", ()) if isinstance(t, ast.Name)]
 
 
-def _argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
-    """A pytree with `Operand` leaves as an expression."""
-    if isinstance(value, Operand):
-        return operands[value.index]
-    if type(value) is dict:
-        return Dict([(w.source(k), _argument(w, v, operands)) for k, v in value.items()])
-    if type(value) is tuple:
-        return Tuple([_argument(w, v, operands) for v in value])
-    if type(value) is list:
-        return List([_argument(w, v, operands) for v in value])
-    return w.source(value)
-
-
-def _arguments(w: Any, info: CallbackInfo, operands: Sequence[Expr]) -> tuple[list[Expr], list[tuple[str, Expr]]]:
-    if info.flat_reason:
-        return list(operands), []
-    positional = [_argument(w, a, operands) for a in info.args]
-    named = [(k, _argument(w, v, operands)) for k, v in info.kwargs.items()]
-    return positional, named
-
-
 def _function(w: Any, info: CallbackInfo) -> Expr:
     function = info.flat_function() if info.flat_reason else info.function
     assert function is not None  # of a flat one that there is no function for, the rule declines
@@ -131,7 +111,7 @@ def _called(w: Any, operands: Sequence[Any], path: str, options: Sequence[str], 
     info = callback_of(w.equation.origin)
     if info.option_clash:
         return DECLINE
-    args, kwargs = _arguments(w, info, operands)
+    args, kwargs = callback_arguments(info, operands, w.source)
     w.module.modules.add("jax.experimental" if path.startswith("jax.experimental.") else "jax")
     own = _options(w, {name: getattr(info, name) for name in options})
     avals = [w.aval(a) for a in info.result_avals]
@@ -160,7 +140,7 @@ def debug_print(w: Any, *operands: Any, **params: Any) -> Any:
     info = callback_of(w.equation.origin)
     if info.option_clash or info.flat_reason:
         return DECLINE
-    args, kwargs = _arguments(w, info, operands)
+    args, kwargs = callback_arguments(info, operands, w.source)
     w.module.modules.add("jax")
     options = _options(
         w,
