@@ -56,6 +56,7 @@ class _Ties:
         self._fixed: set[int] = set()
         self._strided: set[int] = set()  # dimensions, not roots
         self._parts: dict[int, set[int]] = {}  # dimension -> where slices of one begin in it
+        self.whole: dict[int, int] = {}  # dimension of a slice -> that which it is a part of
         self._left = _MOST_EQUATIONS
 
     def dims(self, aval: Any, fixed: bool = False) -> Dims:
@@ -201,7 +202,9 @@ def _sliced(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     for dim, stride in zip(operands[0], eqn.params["strides"] or (), strict=False):
         if stride != 1:
             ties.stride(dim)
-    return _same_places(ties, eqn, operands)
+    results = _same_places(ties, eqn, operands)
+    ties.whole.update(zip(results[0], operands[0], strict=True))
+    return results
 
 
 def _split(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
@@ -237,7 +240,11 @@ def _reshaped(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
 
 def _concatenated(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     result, axis = ties.dims(eqn.outvars[0].aval), eqn.params["dimension"]
-    ties.fix(result[axis])
+    wholes = {ties.root(ties.whole.get(operand[axis], operand[axis])) for operand in operands}
+    if len(wholes) == 1 and ties.sizes[min(wholes)] == ties.sizes[result[axis]]:  # parts of one in another order
+        ties.tie([result[axis]], [min(wholes)])
+    else:
+        ties.fix(result[axis])
     for operand in operands:
         for i, dim in enumerate(operand):
             if i != axis:
