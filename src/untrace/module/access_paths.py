@@ -130,14 +130,16 @@ def _split(expr: Expr, count: int = 0) -> tuple[Name | None, tuple[Step, ...]]:
 class Layout:
     """How the parameters of a local function are grouped: `packs` are (places of parameters, ways to them from the tree).
 
-    `names`: what the packs are called; None where that is seen from their leaves.
+    `names`: what the packs are called; None where that is seen from their leaves. `examples`: trees that were given for
+    them, by the number of the pack.
     """
 
-    __slots__ = ("packs", "names")
+    __slots__ = ("packs", "names", "examples")
 
     def __init__(self, packs: Sequence[tuple[list[int], list[Way]]], names: Sequence[str] | None = None):
         self.packs = packs
         self.names = names
+        self.examples: dict[int, PyTree] = {}
 
     def trees(self, operands: Sequence[Leaf | None], without: int | None = None) -> list[Any] | None:
         """The sub-tree for each pack, where these operands are grouped in the same way; else None. `without`: the pack that

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace._trees import is_simple
+from untrace._trees import is_namedtuple, is_simple, parts_by_name
 from untrace.ir.callees import callee_of, output_of
-from untrace.ir.facts import Way
+from untrace.ir.facts import Step, Way
 from untrace.ir.nodes import Atom, Equation, Function, Local, TreeMap, Value
 from untrace.ir.types import PyTree
 from untrace.module.access_paths import (
@@ -31,7 +31,7 @@ from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import Key, key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
-from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
+from untrace.python.tree import Attribute, Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
 
 _LONGEST_RUN = 100
@@ -163,8 +163,12 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     leaves = [leaf_behind(o) for o in operands]
     layout = layout_of(w.module, body, leaves)
     trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
+    if trees is not None and body.facts.taken is None:
+        layout.examples.update({i: w.trees.node(tree) for i, tree in enumerate(trees) if i not in layout.examples})
     if trees is None and body.facts.author_trees:
         trees = _with_whole(w, equation, layout, operands)
+    if trees is None and body.facts.taken is None:
+        trees = _with_parts(w, layout, operands)
     if trees is None:  # another way of calling it than everywhere else: then with some leaves one by one
         layout = Layout([]) if body.facts.taken is not None else layout.fitting(leaves)
         trees = layout.trees(leaves) or []
@@ -228,6 +232,46 @@ def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[E
                 tree = name
         found.append(tree)
     return found
+
+
+def _with_parts(w: Any, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+    """The tree for each pack of a function, where it is one that has a name but for some leaves: `state._replace(x=x)`."""
+    leaves = [leaf_behind(o) for o in operands]
+    found: list[Expr] = []
+    for number, (places, ways) in enumerate(layout.packs):
+        tree = layout.tree(number, leaves) or _changed(w, layout.examples.get(number), ways, [operands[p] for p in places])
+        if tree is None:
+            return None
+        found.append(tree)
+    return found
+
+
+def _changed(w: Any, example: PyTree, ways: Sequence[Way], values: Sequence[Expr]) -> Expr | None:
+    """A tree with other values at the end of these ways, one step long each; what else there is in it, nobody reads."""
+    near: dict[tuple[str, tuple[Step, ...]], Leaf] = {}
+    for way, value in zip(ways, values, strict=True):
+        leaf = leaf_behind(value)
+        if leaf is not None and leaf.steps[-1:] == way:
+            near[leaf.root.id, leaf.steps[:-1]] = Leaf(leaf.root, leaf.steps[:-1])
+    if len(near) > 1 or any(len(way) != 1 for way in ways):
+        return None
+    tree = next(iter(near.values()), None) or w.trees.like(lambda other: type(other) is type(example))
+    node = None if tree is None else w.trees.node(tree)
+    parts = node if type(node) is dict else parts_by_name(node)
+    words = [step.strip("'\"") for ((_, step, _),) in ways]
+    if tree is None or parts is None or not all(word in parts and word.isidentifier() for word in words):
+        return None
+    new = [
+        (word, value)
+        for word, way, value in zip(words, ways, values, strict=True)
+        if (leaf := leaf_behind(value)) is None or leaf.root.id != tree.root.id or leaf.steps != (*tree.steps, *way)
+    ]
+    if type(node) is dict:
+        return Call("dict", [tree], new)
+    if is_namedtuple(node):
+        return Call(Attribute(tree, "_replace"), [], new)
+    w.module.modules.add("dataclasses")
+    return Call("dataclasses.replace", [tree], new)
 
 
 def _trees_taken(equation: Equation) -> list[Key]:
