@@ -1,33 +1,35 @@
 """Dead equations taken out: those without an effect whose results nothing needs.
 
 But one leaf of a tree that the author maps a function over stays with the others: nothing may read the time of a state in
-the middle of a step, and the author's map goes over it all the same.
+the middle of a step, and the author's map goes over it all the same. And what a function of his gives in one call it gives
+in another where nobody reads it.
 """
 
 from __future__ import annotations
 
 from untrace.ir.nodes import Equation, Function, Program, Value, walk_functions
 from untrace.lift.naming.names import provenance_of
+from untrace.provenance.beside import beside
 from untrace.provenance.sites import Provenance
 
 
 def prune(program: Program, leaves: bool = False) -> Program:
-    """leaves: whether those of the author's maps stay."""
-    provenance = provenance_of(program) if leaves else None
-    for function in walk_functions(program.entry):
-        prune_function(function, provenance)
+    """leaves: whether what stands `beside` others of the program stays."""
+    every = walk_functions(program.entry)
+    needed = {function: _needed(function, set()) for function in every}
+    dead = {
+        e.origin: e
+        for f, kept in needed.items()
+        if len(kept) < len(f.equations)
+        for e in set(f.equations).difference(kept)
+    }
+    stay: set[Equation] = set()
+    if leaves and dead:
+        alive = [e.origin for kept in needed.values() for e in kept]
+        stay = {dead[origin] for origin in beside(provenance_of(program), alive, dead)}
+    for function, kept in needed.items():
+        function.equations = [_named(e) if e in stay else e for e in _needed(function, stay)] if stay else kept
     return program
-
-
-def prune_function(function: Function, provenance: Provenance | None = None) -> None:
-    kept = _needed(function, set())
-    if len(kept) == len(function.equations):
-        return
-    if provenance is not None:
-        dead = {e.origin: e for e in set(function.equations).difference(kept)}
-        leaves = {dead[origin] for origin in provenance.leaves_beside([e.origin for e in kept], dead)}
-        kept = [_named(e) if e in leaves else e for e in _needed(function, leaves)]
-    function.equations = kept
 
 
 def _needed(function: Function, anyway: set[Equation]) -> list[Equation]:

@@ -239,7 +239,9 @@ def _with_parts(w: Any, layout: Layout, operands: Sequence[Expr]) -> list[Expr] 
     leaves = [leaf_behind(o) for o in operands]
     found: list[Expr] = []
     for number, (places, ways) in enumerate(layout.packs):
-        tree = layout.tree(number, leaves) or _changed(w, layout.examples.get(number), ways, [operands[p] for p in places])
+        tree = layout.tree(number, leaves) or _changed(
+            w, layout.examples.get(number), ways, [operands[p] for p in places]
+        )
         if tree is None:
             return None
         found.append(tree)

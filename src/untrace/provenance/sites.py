@@ -18,7 +18,7 @@ import dis
 import itertools
 import operator
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
@@ -242,19 +242,6 @@ class Provenance:
         if found is None:
             found = self._sites[eqn] = self._site(eqn)
         return found
-
-    def leaves_beside(self, needed: Iterable[Any], others: Iterable[Any]) -> set[Any]:
-        """Those of the `others` that are done to one leaf of a tree where the same is `needed` of another leaf, in a call of
-        `jax.tree.map` by the author."""
-        maps = {self._for_each_leaf(eqn) for eqn in needed} - {None}
-        return {eqn for eqn in others if maps and self._for_each_leaf(eqn) in maps}
-
-    def _for_each_leaf(self, eqn: Any) -> Hashable | None:
-        """What equations of a forward pass have in common that one operation made for the leaves of a tree; None for others."""
-        site = self.site(eqn)
-        if site.differentiated or not any(f.maps_leaves and not f.library for f in site.frames):
-            return None
-        return site.frames, eqn.primitive, tuple([code for code, _ in site.below])
 
     def _site(self, eqn: Any) -> Site:
         traceback, stack = jax_compat.equation_source(eqn)

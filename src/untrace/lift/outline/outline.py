@@ -287,7 +287,8 @@ class Outliner(FunctionNames):
             calls = [i for i in items if type(i) is Piece]
             if len(calls) != 1 or len(items) > 2 or len(items) > 1 and len(calls[0].shape.pieces) > 1:
                 return
-            if any(type(i) is int and functions_called(scan.equations[i]) for i in items):
+            gives_more = len(scan.needed(calls[0])) < len(calls[0].shape.results)  # in another call
+            if gives_more or any(type(i) is int and functions_called(scan.equations[i]) for i in items):
                 return
             calls[0].shape.kept = False
             items = calls[0].items
@@ -385,9 +386,7 @@ class Outliner(FunctionNames):
         name = callee.name
         if name.startswith("<"):
             return False
-        if not callee.library:
-            return True
-        if is_module_call(callee):
+        if not callee.library or is_module_call(callee):
             return True
         big = self._size(piece) >= _BIG_LIBRARY
         if name.startswith("_") or "wrap" in name:  # the name is its caller's, who calls it again and again

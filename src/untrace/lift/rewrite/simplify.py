@@ -71,6 +71,7 @@ from untrace.lift.rewrite import interned_constants as equal_constants
 from untrace.lift.rewrite.common_subexpressions import computed_once, constants_once
 from untrace.lift.rewrite.inlined import default_branch, is_plain_call, keeps_results
 from untrace.lift.rewrite.rematerialised_operands import own_indices, own_selectors
+from untrace.provenance.beside import beside
 from untrace.provenance.sites import Provenance
 
 Literal = jax_compat.LITERAL_TYPE
@@ -512,11 +513,12 @@ def same_aval(left: Any, right: Any) -> bool:
 
 def alive(eqns: Sequence[Any], outvars: Sequence[Any], provenance: Provenance | None = None) -> list[Any]:
     """The equations that results need, and those with effects; given a `provenance`, also those for leaves of a tree that the
-    author maps a function over, where others are needed."""
+    author maps a function over, where others are needed, and of a function that he calls several times."""
     needed = _needed(eqns, outvars, set())
     if provenance is None or len(needed) == len(eqns):
         return needed
-    return _needed(eqns, outvars, provenance.leaves_beside(needed, eqns))
+    dead = set(eqns).difference(needed)
+    return _needed(eqns, outvars, beside(provenance, needed, dead))
 
 
 def _needed(eqns: Sequence[Any], outvars: Sequence[Any], anyway: set[JaxprEqn]) -> list[Any]:
