@@ -21,7 +21,9 @@ from untrace.python.statements import Assign, Statement
 from untrace.python.tree import ATOM, UNARY, Attribute, Binary, Call, Expr, List, Name, Subscript, Text, Unary, quoted
 from untrace.python.values import SMALL_BYTES, Values
 
-_SYMBOLS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
+_SYMBOLS: Mapping[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.FloorDiv: "//", ast.Mod: "%",
+}  # fmt: skip
 # Constructors that give the same bits in `jax.numpy`.
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Slot
-from untrace.lift.naming.numbers import said_number
+from untrace.lift.naming.numbers import said_integers, said_number
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
 from untrace.module.sizes import joined
@@ -113,7 +114,7 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return Slice(*parts)
     if kind is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        said = author_number(w.module, w.equation, value) if size is None else size
+        said = author_number(w.module, w.equation, value) if size is None else _with_names(w, size)
         return number(w, value) if said is None else said
     if kind is int and (said := author_number(w.module, w.equation, value, _times(w.equation, value))) is not None:
         return said
@@ -123,7 +124,34 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return w.module.values.numpy_scalar(value)
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
-    return w.source(value)
+    found = w.source(value)
+    return _with_names(w, found, _times(w.equation, value)) if kind is int and found is not None else found
+
+
+def _with_names(w: Any, expr: Expr, times: int = 1) -> Expr:
+    """A number that an equation takes, so often, with the author's names for the integers in it: `x.shape[0] * HEADS`."""
+    integers = Counter(_integers_in(expr))
+    site = None if w.equation.origin is None or not integers else w.module.provenance.site(w.equation.origin)
+    words = {} if site is None else said_integers(site, getattr(w.equation.callee, "name", ""), integers, times)
+
+    def named(part: Expr) -> Expr:
+        if type(part) is Binary:
+            return Binary(named(part.left), part.op, named(part.right))
+        for value in _integers_in(part):
+            if value in words:
+                name = w.module.said(*words[value])
+                return Unary("-", name) if part.flat().startswith("-") else name
+        return part
+
+    return named(expr) if words else expr
+
+
+def _integers_in(expr: Expr) -> list[int]:
+    """The integers in some arithmetic, without their signs."""
+    if type(expr) is Binary:
+        return [*_integers_in(expr.left), *_integers_in(expr.right)]
+    digits = expr.flat().lstrip("-") if type(expr) is Text else ""
+    return [int(digits)] if digits.isdecimal() else []
 
 
 def _times(equation: Equation, value: int) -> int:

@@ -12,6 +12,7 @@ import linecache
 import math
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -24,6 +25,7 @@ from untrace.provenance.sites import Frame, Site
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST_POWER = 64
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
@@ -62,6 +64,48 @@ def said_number(site: Site, called: str, avals: Sequence[object], value: float, 
         return None
     only = next(iter(equal.values()))
     return only[0] if _has_names(only[0][0]) and len(only) >= times else None
+
+
+def said_integers(site: Site, called: str, integers: Counter[int], times: int) -> Mapping[int, SaidNumber]:
+    """The author's names for integers that are, with sizes, the arithmetic of one thing that an equation takes: SWEEPS for the
+    6 of `x / (SWEEPS * x.size)`. Nothing where he has others there, in another number, or two names for one, or them in fewer
+    things than the `times` that the equation takes such a one."""
+    frame = site.frames[-1] if site.frames else None
+    if frame is None or frame.library or frame.node is None:
+        return {}
+    scope = _Scope.of(site.frames)
+    found: dict[str, Mapping[int, SaidNumber]] = {}
+    count = 0
+    for part in _operands(frame.node, called):
+        words: dict[int, dict[str, SaidNumber | None]] = {}
+        if _integers_in(part, scope, words) == integers:
+            count += 1
+            alone = {value: said for value, (said, *more) in ((v, w.values()) for v, w in words.items()) if not more}
+            named = {value: said for value, said in alone.items() if said is not None}
+            found[repr({value: ast.dump(written) for value, (written, _) in named.items()})] = named
+    return next(iter(found.values())) if len(found) == 1 and count >= times else {}
+
+
+def _integers_in(part: ast.expr, scope: _Scope, words: dict[int, dict[str, SaidNumber | None]]) -> Counter[int]:
+    """The integers in some arithmetic, but for those of shapes; `words` gets what stands for each."""
+    match part:
+        case ast.BinOp(left=left, right=right):
+            return _integers_in(left, scope, words) + _integers_in(right, scope, words)
+        case ast.UnaryOp(operand=operand):
+            return _integers_in(operand, scope, words)
+        case ast.Constant(value=int() as value):
+            words.setdefault(value, {})[""] = None
+            return Counter([value])
+        case ast.Name():
+            names: dict[str, Given] = {}
+            try:
+                value, written = _Reader(names).value(part, scope)
+            except _NOTHING:
+                return Counter()
+            if type(value) is int:
+                words.setdefault(value, {})[ast.dump(written)] = (written, names) if names else None
+                return Counter([value])
+    return Counter()
 
 
 def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
@@ -130,10 +174,20 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
             return (node.value,)
         case ast.Compare():
             return node.left, *node.comparators
+        case ast.Subscript(slice=index) if called == "operator.getitem":
+            return _of_index(index)
+        case ast.Call(func=ast.Attribute(value=ast.Subscript(slice=index), attr=name)) if called == f"at.{name}":
+            return *node.args, *_of_index(index)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _names_of(called):
             given = *node.args, *[k.value for k in node.keywords]
             return [part for arg in given for part in (arg.elts if isinstance(arg, ast.Tuple) else (arg,))]
     return ()
+
+
+def _of_index(index: ast.expr) -> Sequence[ast.expr]:
+    parts = index.elts if isinstance(index, ast.Tuple) else (index,)
+    slices = [(p.lower, p.upper, p.step) if isinstance(p, ast.Slice) else (p,) for p in parts]
+    return [part for bounds in slices for part in bounds if part is not None]
 
 
 def _names_of(called: str) -> tuple[str, ...]:
