@@ -199,15 +199,10 @@ static inline T sinh_S(T x)
 """,
     "product": """
 /* The product of two matrices, m by k and k by n, whose elements are so far apart along rows and columns.
-   With UNTRACE_BLAS defined it is the one of a BLAS. */
+   With UNTRACE_BLAS defined it is the one of a BLAS, but for one row. */
 static void product_S(int m, int n, int k, const T *restrict a, int a_row, int a_column, const T *restrict b,
         int b_row, int b_column, T *restrict out)
 {
-#ifdef UNTRACE_BLAS
-    GEMM(CblasRowMajor, a_column == 1 ? CblasNoTrans : CblasTrans, b_column == 1 ? CblasNoTrans : CblasTrans,
-            m, n, k, 1, a, a_column == 1 ? a_row : a_column, b, b_column == 1 ? b_row : b_column, 0, out, n);
-#else
-    enum { ROWS = 4, COLUMNS = 16, TERMS = 64 }; /* so many sums stand in registers */
     for (int i = 0; i < m * n; i++) {
         out[i] = 0;
     }
@@ -220,6 +215,11 @@ static void product_S(int m, int n, int k, const T *restrict a, int a_row, int a
         }
         return;
     }
+#ifdef UNTRACE_BLAS
+    GEMM(CblasRowMajor, a_column == 1 ? CblasNoTrans : CblasTrans, b_column == 1 ? CblasNoTrans : CblasTrans,
+            m, n, k, 1, a, a_column == 1 ? a_row : a_column, b, b_column == 1 ? b_row : b_column, 0, out, n);
+#else
+    enum { ROWS = 4, COLUMNS = 16, TERMS = 64 }; /* so many sums stand in registers */
     for (int j = 0; j < n; j += COLUMNS) {
         for (int p = 0; p < k; p += TERMS) {
             const int terms = k - p < TERMS ? k - p : TERMS;
