@@ -79,7 +79,14 @@ OURS = frozenset({"cast_words"})  # that no program of JAX's has
 ON_ONE_DEVICE = frozenset(
     "all_gather axis_index pmax pmin ppermute psum psum_invariant reduce_scatter shard_map".split()
 )
-SHARED = {"reduce": "`_reduced`", "reduce_window": "`_reduced`", "scan": "`for`", "while": "`while`"}
+OF_REFERENCES = frozenset("addupdate empty_ref free_ref freeze get new_ref swap".split())
+SHARED = {
+    "debug_print": "`print`",
+    "reduce": "`_reduced`",
+    "reduce_window": "`_reduced`",
+    "scan": "`for`",
+    "while": "`while`",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +283,7 @@ def _of_c(name: str, rule: Callable[..., Any]) -> list[str]:
 SPELLED_IN_C = {
     **dict.fromkeys(("add", "add_any"), "`+`, `add_T`"), "sub": "`-`, `sub_T`", "mul": "`*`, `mul_T`", "square": "`*`, `mul_T`",
     "neg": "`-`, `sub_T`", "integer_pow": "`*`, `mul_T`, `/`, `pow`", "max": "`max_T`, `?:`", "min": "`min_T`, `?:`",
-    "iota": "the index", "convert_element_type": "a cast, `to_T`", "bitcast_convert_type": "a cast, `memcpy`",
+    "debug_print": "nothing, with a note", "iota": "the index", "convert_element_type": "a cast, `to_T`", "bitcast_convert_type": "a cast, `memcpy`",
     "erf_inv": "`erf_inv_f32`", "dot_general": "loops, `product_T`", "sort": "`sort_T`, loops",
     "mulhi": "`*`, `>>`, `shift_right_arithmetic_T`", "complex": "`{x, y}`", "real": "`.re`", "imag": "`.im`",
     "conj": "`conj_T`", "fft": "`fft_T`, loops",
@@ -368,12 +375,18 @@ def _section(section: Section) -> list[str]:
     refused = [
         n
         for n in JAX.names()
-        if section.rules.find(n) is None and n not in lowered | no_primitives | section.elsewhere | ON_ONE_DEVICE
+        if section.rules.find(n) is None
+        and n not in lowered | no_primitives | section.elsewhere | ON_ONE_DEVICE | OF_REFERENCES
     ]
     parts.append(
         "### Over a mesh\n\nA `jax.shard_map`, or a `jax.pmap`, is written for one device: as a `jax.vmap` over the axes of the "
         "mesh, in whose arrays all shards are; a collective is an operation along such an axis. Refused are groups of "
         "devices (`axis_index_groups`) and a `ppermute` over several axes at once.\n"
+    )
+    prints = "is a note, for C prints nothing" if section.name == "c" else "is a `print`"
+    parts.append(
+        "### Beside computing\n\nA mutable array that the program makes (`jax.new_ref`) is an array that its loops and functions "
+        f"pass on; one that is an argument is refused. `jax.debug.print` {prints}; other callbacks are refused.\n"
     )
     parts.append(
         "### Refused\n\nOf the primitives that have a rule for JAX: " + ", ".join(f"`{n}`" for n in refused) + ".\n"
