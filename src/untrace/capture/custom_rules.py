@@ -16,11 +16,10 @@ from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.capture.calls.differentiated import Asked, called_derivatives
-from untrace.capture.calls.unfolding import unfolded
+from untrace.capture.calls.unfolding import gives_back, unfolded
 from untrace.capture.calls.vmaps import file_of_called, folded, noted_vmaps
 from untrace.ir.nodes import Function
 from untrace.ir.structured import CustomRule, JvpRule, VjpRule
-from untrace.jaxprs.equal.compare import compare
 from untrace.jaxprs.expand.expand import Expander
 from untrace.provenance.whose import file_kind
 
@@ -66,6 +65,7 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
         return rule, out_zeros, _places(importer, eqn, tracers)
 
     def trace_rule(allowed: bool) -> None:
+        callee.is_deep = not allowed
         found = _guarded(importer, name, "jvp", trace if allowed else None)
         if found is not None:
             rule, out_zeros, closed = found
@@ -101,6 +101,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> CustomRule:
         return fwd, forwards, bwd, *rest, _places(importer, eqn, tracers), _places(importer, eqn, others)
 
     def trace_rules(allowed: bool) -> None:
+        callee.is_deep = not allowed
         rules = _guarded(importer, name, "vjp", trace if allowed else None)
         if rules is not None:
             fwd, forwards, bwd, *rest = rules
@@ -133,7 +134,7 @@ def _with_calls(
             found = list(map(importer.expander.closed, trace()))
         pairs = list(zip(plain, found, strict=True))
         # Rules in these rules are traced for the comparison, as they are.
-        if not all(compare(a, unfolded(b), importer.expander).difference is None for a, b in pairs):
+        if not all(gives_back(a, b, importer.expander) for a, b in pairs):
             return plain
         whole = [folded(b, a, vmaps, importer.expander, unfolded) for a, b in pairs] if maps else found
         if asked.kept or any(a is not b for a, b in zip(whole, found, strict=True)):

@@ -23,12 +23,11 @@ from untrace.capture import closed_over
 from untrace.capture.body_trees import Bodies, has_unknown_loops, note_trees, noted_bodies
 from untrace.capture.calls.checkpoints import Checkpoints, has_unknown_checkpoints, noted_checkpoints
 from untrace.capture.calls.differentiated import called_derivatives, noted_derivatives
-from untrace.capture.calls.unfolding import unfolded
+from untrace.capture.calls.unfolding import gives_back
 from untrace.capture.calls.vmaps import VmapCall, noted_vmaps
 from untrace.capture.hooks import NO_HOOKS, CaptureHooks
 from untrace.capture.jaxpr import Importer
 from untrace.ir.nodes import Program, SizeNumbers
-from untrace.jaxprs.equal.compare import compare
 from untrace.jaxprs.expand.expand import Expander
 from untrace.provenance import syntax
 from untrace.provenance.call_records import CallRecords
@@ -377,7 +376,7 @@ def _that_comes_back(captured: Captured, called: Called) -> Called | None:
 def comes_back(captured: Captured, calls: Any) -> bool:
     """Whether a jaxpr with calls is the program that was captured."""
     try:
-        return compare(captured.expanded, unfolded(calls), captured.expander).difference is None
+        return gives_back(captured.expanded, calls, captured.expander)
     except Exception:  # a pullback that is called elsewhere, rules that cannot be traced by themselves
         return False
 

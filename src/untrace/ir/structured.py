@@ -46,10 +46,10 @@ class CustomRule(Structured):
     """A function with the author's rule for its derivative: `jax.custom_jvp` or `jax.custom_vjp`. All calls of one share it.
 
     `function` takes the equation's inputs, of which it closes over the first `consts`. `rule`: None where it is captured
-    later, if ever, or cannot be traced by itself.
+    later, if ever, or cannot be traced by itself. `is_deep`: it is not captured, so deep inside other rules it is called.
     """
 
-    __slots__ = ("function", "consts", "symbolic_zeros", "rule")
+    __slots__ = ("function", "consts", "symbolic_zeros", "rule", "is_deep")
 
     def __init__(self, object: PrimitiveObject, function: Function, consts: int, symbolic_zeros: bool):
         super().__init__(object)
@@ -57,6 +57,7 @@ class CustomRule(Structured):
         self.consts = consts
         self.symbolic_zeros = symbolic_zeros
         self.rule: JvpRule | VjpRule | None = None
+        self.is_deep = False
 
     @property
     def is_jvp(self) -> bool:

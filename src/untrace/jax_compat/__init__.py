@@ -208,6 +208,7 @@ from untrace.jax_compat.control_flow import (
     put_inner_jaxpr,
     recounted_scan,
     scan_counts,
+    with_numbers_inside,
     with_operands_spread,
 )
 from untrace.jax_compat.parameters import (

@@ -93,6 +93,30 @@ def with_operands_spread(eqn: Any, params: dict[str, Any], several: Mapping[int,
     return params
 
 
+def with_numbers_inside(eqn: Any) -> Any:
+    """A loop whose functions have the numbers themselves that they are handed as constants; the very same where there are none."""
+    if eqn.primitive.name == "scan":
+        last = scan_counts(eqn)[0]
+    elif eqn.primitive.name == "while":
+        last = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
+    else:
+        return eqn
+    numbers = {i: v for i, v in enumerate(eqn.invars[:last]) if type(v) is LITERAL_TYPE}
+    if not numbers:
+        return eqn
+    params = dict(eqn.params)
+    for key, number, place in inner_places(eqn):
+        closed = inner_jaxpr(params, key, number)
+        jaxpr, _ = open_jaxpr(closed)
+        known = {v: numbers[i] for i, v in zip(place, jaxpr.invars, strict=False) if i in numbers}
+        eqns = [e.replace(invars=substituted(e.invars, known)) for e in jaxpr.eqns]
+        kept = [v for v in jaxpr.invars if v not in known]
+        new = rebuilt_jaxpr(closed, eqns, substituted(jaxpr.outvars, known), invars=kept)
+        put_inner_jaxpr(params, key, number, new)
+    params = with_operands_spread(eqn, params, dict.fromkeys(numbers, 0))
+    return eqn.replace(invars=[v for i, v in enumerate(eqn.invars) if i not in numbers], params=params)
+
+
 def handed_constants(eqn: Any) -> tuple[Any, list[tuple[Any, Any]]]:
     """(a loop that is handed the arrays of its functions, as JAX does; a new variable for each, and its value)."""
     if eqn.primitive.name == "scan":

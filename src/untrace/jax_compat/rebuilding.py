@@ -17,10 +17,11 @@ from untrace.jax_compat.jaxprs import (
     LITERAL_TYPE,
     close_jaxpr,
     fresh_variable,
+    new_variables,
     open_jaxpr,
     plain_effects,
 )
-from untrace.jax_compat.values import FLOAT0, is_key, is_ref, is_ref_aval, is_shaped_array, is_tracer
+from untrace.jax_compat.values import FLOAT0, is_continuous, is_key, is_ref, is_ref_aval, is_shaped_array, is_tracer
 
 
 def without_float0(closed: Any) -> Any:
@@ -88,20 +89,16 @@ def as_bound(closed: Any) -> Any:
     """A jaxpr in which what `jax.jit(inline=True)` has left, as most functions of `jax.numpy` are, is one call again.
 
     JAX 0.12 differentiates such a call by itself while a Python function is traced, and so adds up cotangents in another order
-    than where its equations stand alone. The very same object on 0.10, where that makes no difference.
+    than where its equations stand alone. On 0.10 that makes no difference. Numbers that such functions are given (`0.5 * x`)
+    are converted in both, which makes residuals of them: a loop around the pullback is handed those.
     Source: `_pjit_linearize` and `pjit_staging_rule`, jax/_src/pjit.py.
     """
     inline = getattr(getattr(jax, "Inline", None) or _inline_options(), "JAX_EARLY", None)
+    closed = _with_numbers_converted(closed)
     if inline is None:
         return closed
     jaxpr, _ = open_jaxpr(closed)
-    groups: list[list[Any]] = []
-    for eqn in jaxpr.eqns:
-        traceback = eqn.source_info.traceback
-        if groups and traceback is not None and groups[-1][-1].source_info.traceback is traceback:
-            groups[-1].append(eqn)
-        else:
-            groups.append([eqn])
+    groups = _calls(jaxpr)
     inlined = [not any(e.effects for e in group) and _is_inlined(group[0]) for group in groups]
     if not any(inlined):
         return closed
@@ -130,6 +127,47 @@ def _is_inlined(eqn: Any) -> bool:
     binding = ("source_info_util.py", "partial_eval.py", "core.py")
     first = next((file for file in files if not file.endswith(binding)), "")
     return first.endswith("pjit.py")
+
+
+def _calls(jaxpr: Any) -> list[list[Any]]:
+    """Equations by the call of a jitted function that they were put there for."""
+    groups: list[list[Any]] = []
+    for eqn in jaxpr.eqns:
+        traceback = eqn.source_info.traceback
+        if groups and traceback is not None and groups[-1][-1].source_info.traceback is traceback:
+            groups[-1].append(eqn)
+        else:
+            groups.append([eqn])
+    return groups
+
+
+def _with_numbers_converted(closed: Any) -> Any:
+    """A jaxpr in which the numbers that functions like `jnp.multiply` were given are converted to the type that they have:
+    they are taken to be Python's. Those in functions of several equations are the function's own."""
+    jaxpr, _ = open_jaxpr(closed)
+    eqns: list[Any] = []
+    for group in _calls(jaxpr):
+        eqn, *others = group
+        invars = list(eqn.invars)
+        is_call = not others and any(map(_is_number, invars)) and _is_inlined(eqn)
+        for place in [i for i, v in enumerate(invars) if is_call and _is_number(v)]:
+            number = np.asarray(invars[place].val).item()
+            like = _conversion(type(number), invars[place].aval.dtype, jax.dtypes.canonicalize_dtype(np.int64))
+            given, made = [LITERAL_TYPE(number, like.invars[0].aval)], new_variables([invars[place]])
+            eqns.append(like.replace(invars=given, outvars=made, source_info=eqn.source_info, ctx=eqn.ctx))
+            invars[place] = made[0]
+        eqns += [eqn.replace(invars=invars)] if is_call else group
+    return rebuilt_jaxpr(closed, eqns, jaxpr.outvars) if len(eqns) > len(jaxpr.eqns) else closed
+
+
+@functools.cache
+def _conversion(kind: Any, dtype: Any, integers: Any) -> Any:
+    """An equation that converts a number of Python's."""
+    return jax.make_jaxpr(jax.lax.convert_element_type, static_argnums=1)(kind(0), dtype).eqns[0]
+
+
+def _is_number(v: Any) -> bool:
+    return type(v) is LITERAL_TYPE and is_continuous(v.aval) and not v.aval.weak_type
 
 
 @functools.cache

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.nodes import Equation, Function, Value, functions_called
 from untrace.ir.signatures import CallSignature, arguments_at
-from untrace.ir.structured import CustomRule, Map
+from untrace.ir.structured import Map
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import names_in
 from untrace.lift.naming.words import clean
@@ -71,10 +71,10 @@ def function_of(
     """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
     role = "one" if type(equation.callee) is Map else "function"
     hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
-    rule = _rule_called(body) if alone and all(is_leaf(a.example) for a in arguments) else ""
+    inside = _all_called(body) if alone and all(is_leaf(a.example) for a in arguments) else ""
     if alone:
         # Before what is in it takes that name, unless that is the very function.
-        own_name = w.module.scope.fresh(f"{hint}_called" if rule == hint else hint)
+        own_name = w.module.scope.fresh(f"{hint}_called" if inside == hint else hint)
         inner = w.module.writer()
         inner.names.update(zip(body.params[: signature.closed], operands, strict=False))
     else:
@@ -117,10 +117,10 @@ def function_of(
     out = signature.out
     value = returned(inner.statements, rebuilt(inner, out, results))
     result_type = tree_type(out, [r.aval for r in body.results])
-    if rule == hint and not inner.statements and type(value) is Call and type(value.func) is str:
-        if [a.flat() for a in value.args] == [p.name for p in params]:
-            w.module.scope.give_back(own_name)
-            return Name(value.func)
+    if not inner.statements and type(value) is Call and type(value.func) is str and not value.kwargs:
+        if value.args and [a.flat() for a in value.args] == [p.name for p in params]:
+            (w.module.scope if alone else w.scope).give_back(own_name)
+            return Name(value.func)  # nothing but a call of it
     if alone:
         definition = Def("", params, [*inner.statements, Return(value)])
         return Name(
@@ -141,13 +141,14 @@ def function_of(
     return Name(own_name)
 
 
-def _rule_called(body: Function) -> str:
-    """The name of the function with a derivative rule that is all that a function calls, with what it is given."""
+def _all_called(body: Function) -> str:
+    """The name of the function that is all that a function calls, with what it is given."""
     called = body.equations[0] if len(body.equations) == 1 else None
-    if called is None or type(called.callee) is not CustomRule:
+    functions = functions_called(called) if called is not None else []
+    if called is None or not functions:
         return ""
     same = list(called.inputs) == list(body.params) and list(called.outputs) == list(body.results)
-    return identifier(called.callee.function.name, "fn") if same else ""
+    return identifier(functions[0].name, "fn") if same else ""
 
 
 def _body_text(definition: Def) -> str:

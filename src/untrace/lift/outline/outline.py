@@ -36,7 +36,6 @@ from untrace.ir.nodes import (
 )
 from untrace.ir.structured import CustomRule, varied_in
 from untrace.ir.trees import Tree
-from untrace.jaxprs.equal.rules import RULE_PARAMS
 from untrace.lift.adjoint.addends import missing_addends
 from untrace.lift.adjoint.pullbacks import is_derivative
 from untrace.lift.naming import words
@@ -55,6 +54,7 @@ from untrace.lift.outline.regions import (
     calls_around,
     is_called_once,
     is_uneven,
+    make_calls_of_themselves,
     only_call,
     taken_out_of_loops,
 )
@@ -93,7 +93,7 @@ class Outliner(FunctionNames):
         self.refused = frozenset(refused)
         self.trees = TreeRoots(program.entry, getattr(program.signature, "examples", list)())
         self.provenance = provenance_of(program)
-        self.own: set[Function] = set()
+        self.deep: set[Function] = set()
         self.differentiated = False
         self.shapes = pieces.Shapes(Shape, rough=True)
         self.taken_out: set[Shape] = set()
@@ -112,8 +112,9 @@ class Outliner(FunctionNames):
         backward = self._backward()
         phases = {self.provenance.site(e.origin).phase for e in self.program.entry.equations}
         self.differentiated = bool(backward) or "backward" in phases
-        self.own = self._without_rules()
+        self.deep = self._deep()
         scans = self._scans(backward)
+        make_calls_of_themselves(scans, self.provenance)
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
         self.shapes.close_over()
@@ -206,21 +207,18 @@ class Outliner(FunctionNames):
                     self.slices[param] = scans[body], value
         return list(scans.values())[::-1]
 
-    def _without_rules(self) -> set[Function]:
-        """The functions that are no derivative rules nor in one."""
-        own: set[Function] = {self.program.entry}
-        stack = [self.program.entry]
-        while stack:
-            for equation in stack.pop().equations:
-                if type(equation.callee) is CustomRule:
-                    called = [equation.callee.function]
-                else:
-                    called = [] if equation.callee.name in RULE_PARAMS else functions_called(equation)
-                for function in called:
-                    if function not in own:
-                        own.add(function)
-                        stack.append(function)
-        return own
+    def _deep(self) -> set[Function]:
+        """The functions so deep inside rules that the rules of what they call are not captured any more: nothing there stands
+        for the program's own."""
+        found: set[Function] = set()
+        for function in walk_functions(self.program.entry):  # callees first
+            for equation in function.equations:
+                rule = equation.callee if type(equation.callee) is CustomRule else None
+                called = [rule.function] if rule is not None else functions_called(equation)
+                if rule is not None and rule.is_deep or not found.isdisjoint(called):
+                    found.add(function)
+                    break
+        return found
 
     # ------------------------------------------------------------ equal bodies
 
@@ -241,8 +239,7 @@ class Outliner(FunctionNames):
         piece.items, piece.stop = items, stop
         first = items[0]
         piece.start = first if isinstance(first, int) else first.start
-        # Deep inside rules the rules of rules are not captured any more: nothing there stands for the program's own.
-        within = None if scan.function in self.own else scan.function
+        within = scan.function if scan.function in self.deep else None
         assert call.callee is not None  # that is a function's own root
         piece.number(scan.equations, [id(call.callee.code), within, call.backward])
         self.shapes.add(piece, lambda p: p.scan.equations)
@@ -281,11 +278,14 @@ class Outliner(FunctionNames):
     # ------------------------------------------------------------ which of them are worth a function
 
     def _fold_whole(self, scan: Region) -> None:
-        """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries."""
+        """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries;
+        but not one that is made elsewhere as well, which would be written twice."""
         items = scan.pieces
         while True:
             calls = [i for i in items if type(i) is Piece]
-            if len(calls) != 1 or len(items) > 2 or len(items) > 1 and len(calls[0].shape.pieces) > 1:
+            if len(calls) != 1 or len(items) > 2:
+                return
+            if len(calls[0].shape.pieces) > 1 and (len(items) > 1 or only_call(calls[0]) is None):
                 return
             gives_more = len(scan.needed(calls[0])) < len(calls[0].shape.results)  # in another call
             if gives_more or any(type(i) is int and functions_called(scan.equations[i]) for i in items):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Container, Sequence
+from types import CodeType
 from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Passed, Scan, Value
+from untrace.ir.nodes import Equation, Function, Passed, Scan, Value, functions_called
+from untrace.ir.structured import Map, derivative_in
 from untrace.lift.adjoint.addends import sums_outside
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call, call_tree
@@ -179,6 +181,30 @@ class Region:
         """Numbers of the values that something after the piece uses."""
         last, stop = self.last_use, piece.stop
         return [i for i, v in enumerate(piece.values) if last.get(v, -1) >= stop]
+
+
+def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) -> None:
+    """Makes one call of all that a function does, where it is itself one that is called elsewhere: `jax.vjp(partial(f, z=z), x)`
+    is of a function that closes over values, and calls `f`."""
+    closing: set[Function] = set()
+    for equation in [e for region in regions for e in region.equations]:
+        call = equation.callee if type(equation.callee) is Map else derivative_in(equation.callee)
+        if call is not None and call.signature.closed:
+            closing.update(functions_called(equation))
+    called: set[CodeType] = set()
+    stack = [region.root for region in regions] if closing else []
+    while stack:
+        inner = [item for item in stack.pop().items if type(item) is Call]
+        called.update(call.callee.code for call in inner if call.callee is not None)
+        stack += inner
+    for region in regions:
+        if region.function not in closing:
+            continue
+        frames = [frames[0] for e in region.equations if (frames := provenance.site(e.origin).frames)]
+        if len({frame.code for frame in frames}) == 1 and frames[0].code in called:
+            whole, root = Call(None, frames[0]), region.root
+            whole.items, root.items = root.items, []
+            root.items.append(whole)
 
 
 def _place(node: ast.AST) -> tuple[Any, ...]:
