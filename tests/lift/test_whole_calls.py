@@ -70,3 +70,42 @@ def test_a_function_that_is_called_in_one_place_only_is_where_it_is_used():
 
     text = untrace.decompile(outer)(*ARGS).source
     assert text.count("jnp.tanh(") == 1 and "return cell(" not in text, text
+
+
+def move(s, u):
+    return s + 0.1 * jnp.stack([s[1], jnp.sin(s[0]) + u])
+
+
+def follow(s, us):
+    def step(s, u):
+        new = move(s, u)
+        return new, s
+
+    return lax.scan(step, s, us)[1]
+
+
+def linearised(s, us):
+    states = follow(s, us)
+    return states, jax.vmap(jax.jacfwd(move, argnums=(0, 1)))(states, us)
+
+
+def test_a_function_that_is_differentiated_itself_and_called_in_a_loop():
+    text = untrace.decompile(linearised)(np.float32([0.1, 0.2]), np.ones(5, np.float32)).source
+    assert text.count("jnp.sin(") == 1 and "jax.jacfwd(move, argnums=(0, 1))" in text, text
+    assert "def follow(s, us):" in text and "new = move(s, u)" in text, text
+
+
+def error(p, batch):
+    x, y = batch
+    return jnp.mean((jnp.tanh(x @ p) - y) ** 2)
+
+
+def test_a_function_that_is_differentiated_itself_and_closed_over():
+    def program(p, v, batch):
+        curvature = jax.jvp(jax.grad(lambda q: error(q, batch)), (p,), (v,))[1]
+        return jax.grad(error)(p, batch), curvature
+
+    batch = np.ones((5, 3), np.float32), np.ones(5, np.float32)
+    text = untrace.decompile(program)(np.ones(3, np.float32), np.arange(3, dtype=np.float32), batch).source
+    assert text.count("jnp.tanh(") == 1 and "jax.grad(error)(p, batch)" in text, text
+    assert "return error(q, batch)" in text, text

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function, Value, functions_called
+from untrace.ir.nodes import Equation, Function, Local, Value, functions_called
 from untrace.ir.signatures import CallSignature, arguments_at
 from untrace.ir.structured import Map
 from untrace.ir.types import PyTree
@@ -71,7 +71,7 @@ def function_of(
     """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
     role = "one" if type(equation.callee) is Map else "function"
     hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
-    inside = _all_called(body) if alone and all(is_leaf(a.example) for a in arguments) else ""
+    inside = _all_called(body) if alone else ""
     if alone:
         # Before what is in it takes that name, unless that is the very function.
         own_name = w.module.scope.fresh(f"{hint}_called" if inside == hint else hint)
@@ -144,10 +144,12 @@ def function_of(
 def _all_called(body: Function) -> str:
     """The name of the function that is all that a function calls, with what it is given."""
     called = body.equations[0] if len(body.equations) == 1 else None
-    functions = functions_called(called) if called is not None else []
-    if called is None or not functions:
+    if called is None:
         return ""
-    same = list(called.inputs) == list(body.params) and list(called.outputs) == list(body.results)
+    functions = [called.callee.body] if type(called.callee) is Local else functions_called(called)
+    if not functions:
+        return ""
+    same = set(called.inputs) == set(body.params) and list(called.outputs) == list(body.results)
     return identifier(functions[0].name, "fn") if same else ""
 
 

@@ -184,21 +184,20 @@ class Region:
 
 
 def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) -> None:
-    """Makes one call of all that a function does, where it is itself one that is called elsewhere: `jax.vjp(partial(f, z=z), x)`
-    is of a function that closes over values, and calls `f`."""
-    closing: set[Function] = set()
+    """Makes one call of all that a function does which is mapped or differentiated, where it is itself one that is called
+    elsewhere: `jax.vjp(partial(f, z=z), x)` is of a function that closes over values, and calls `f`."""
+    given: set[Function] = set()
     for equation in [e for region in regions for e in region.equations]:
-        call = equation.callee if type(equation.callee) is Map else derivative_in(equation.callee)
-        if call is not None and call.signature.closed:
-            closing.update(functions_called(equation))
+        if type(equation.callee) is Map or derivative_in(equation.callee) is not None:
+            given.update(functions_called(equation))
     called: set[CodeType] = set()
-    stack = [region.root for region in regions] if closing else []
+    stack = [region.root for region in regions] if given else []
     while stack:
         inner = [item for item in stack.pop().items if type(item) is Call]
         called.update(call.callee.code for call in inner if call.callee is not None)
         stack += inner
     for region in regions:
-        if region.function not in closing:
+        if region.function not in given:
             continue
         frames = [frames[0] for e in region.equations if (frames := provenance.site(e.origin).frames)]
         if len({frame.code for frame in frames}) == 1 and frames[0].code in called:
