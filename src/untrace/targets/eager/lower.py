@@ -201,7 +201,9 @@ class _Lowering:
         if name.startswith(("jnp.", "jax.", "lax.", "method.", "at.", "attribute.", "operator.", "vmap.")):
             body.name = name.rpartition(".")[2]
         live = [o for o in equation.outputs if o is not None]
-        if len(body.equations) > _SMALL or any(type(e.callee) not in (Primitive, Local) for e in body.equations):
+        inside_library = len(self.in_library) > 1  # whose own functions say no more than they do
+        size = 0 if inside_library else len(body.equations)
+        if size > _SMALL or any(type(e.callee) not in (Primitive, Local, Library) for e in body.equations):
             called = Equation(Local(body), [_strong(a) for a in inputs], equation.outputs, {}, equation.origin)
             found.append(called)
             return
@@ -212,7 +214,10 @@ class _Lowering:
                 if old is not None and made is not None:
                     inside[old] = made
             given = [_read(inside, a) for a in one.inputs]
-            given = [_strong(a) for a in given] if type(one.callee) is Local else self._typed(one.callee.name, given)
+            if type(one.callee) is Local:
+                given = [_strong(a) for a in given]
+            elif type(one.callee) is Primitive:
+                given = self._typed(one.callee.name, given)
             found.append(Equation(one.callee, given, outputs, one.params, one.origin or equation.origin))
         for output, result in zip(equation.outputs, body.results, strict=True):
             if output is None:
