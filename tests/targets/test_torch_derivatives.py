@@ -87,7 +87,7 @@ KEPT = {
     "clipped": (clipped, (PARAMS, X, Y), "torch.func.vmap(torch.func.grad(loss_fn), in_dims=(None, 0, 0))("),
     "hvp": (hvp, (PARAMS, V, X, Y), "torch.func.jvp("),
     "newton": (newton, (X[0],), "torch.func.hessian("),
-    "jacobians": (jacobians, (X[0],), "torch.func.jacrev(sin)(x) @ torch.func.jacfwd(function)(x)"),
+    "jacobians": (jacobians, (X[0],), "torch.func.jacrev(torch.sin)(x) @ torch.func.jacfwd(function)(x)"),
     "pulled": (pulled, (X[0],), "torch.func.vjp("),
     "descended": (descended, (PARAMS, X, Y), "torch.func.grad_and_value(loss_fn)("),
 }  # fmt: skip
