@@ -280,3 +280,14 @@ def test_the_first_of_equal_largest_numbers_in_a_window_has_its_derivative():
     w, x = np.ones((2, 4), np.float32), np.float32([[1, 1, 2, 0], [1, 0, 2, 2]])
     text = untrace.decompile(step, target="torch")(w, x)
     np.testing.assert_allclose(text(w, x).numpy(), step(w, x), rtol=1e-6)
+
+
+def test_a_cotangent_that_is_a_number_beside_one_that_is_an_array():
+    def program(x):
+        (y, _), back = jax.vjp(lambda x: (jnp.sin(x), x.sum()), x)
+        return back((jnp.ones_like(x), 2.0))[0] + y
+
+    x = np.float32([0.1, 0.2, 0.3])
+    text = untrace.decompile(program, target="torch")(x)
+    assert "torch.func.vjp" in text.source, text.source
+    np.testing.assert_allclose(text(x), program(x), rtol=1e-6)
