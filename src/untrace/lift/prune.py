@@ -10,7 +10,6 @@ from __future__ import annotations
 from untrace.ir.nodes import Equation, Function, Program, Value, walk_functions
 from untrace.lift.naming.names import provenance_of
 from untrace.provenance.beside import beside
-from untrace.provenance.sites import Provenance
 
 
 def prune(program: Program, leaves: bool = False) -> Program:

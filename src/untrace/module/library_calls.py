@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Slot
+from untrace.ir.said import SaidNumber
 from untrace.lift.naming.numbers import said_integers, said_number
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
@@ -114,7 +115,7 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         return Slice(*parts)
     if kind is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        said = author_number(w.module, w.equation, value) if size is None else _with_names(w, size)
+        said = author_number(w.module, w.equation, value) if size is None else _with_names(w.module, w.equation, size)
         return number(w, value) if said is None else said
     if kind is int and (said := author_number(w.module, w.equation, value, _times(w.equation, value))) is not None:
         return said
@@ -125,21 +126,23 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     found = w.source(value)
-    return _with_names(w, found, _times(w.equation, value)) if kind is int and found is not None else found
+    return _with_names(w.module, w.equation, found, _times(w.equation, int(value))) if kind is int else found
 
 
-def _with_names(w: Any, expr: Expr, times: int = 1) -> Expr:
+def _with_names(module: ConstantWriter, equation: Equation, expr: Expr, times: int = 1) -> Expr:
     """A number that an equation takes, so often, with the author's names for the integers in it: `x.shape[0] * HEADS`."""
     integers = Counter(_integers_in(expr))
-    site = None if w.equation.origin is None or not integers else w.module.provenance.site(w.equation.origin)
-    words = {} if site is None else said_integers(site, getattr(w.equation.callee, "name", ""), integers, times)
+    site = None if equation.origin is None or not integers else module.provenance.site(equation.origin)
+    words: Mapping[int, SaidNumber] = (
+        {} if site is None else said_integers(site, getattr(equation.callee, "name", ""), integers, times)
+    )
 
     def named(part: Expr) -> Expr:
         if type(part) is Binary:
             return Binary(named(part.left), part.op, named(part.right))
         for value in _integers_in(part):
             if value in words:
-                name = w.module.said(*words[value])
+                name = module.said(*words[value])
                 return Unary("-", name) if part.flat().startswith("-") else name
         return part
 

@@ -28,7 +28,7 @@ from untrace.module.access_paths import (
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
-from untrace.module.known_trees import Key, key_of, leaf_behind
+from untrace.module.known_trees import Key, KnownTrees, key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Attribute, Call, Expr, Leaf, Name, Symbol
@@ -168,7 +168,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     if trees is None and body.facts.author_trees:
         trees = _with_whole(w, equation, layout, operands)
     if trees is None and body.facts.taken is None:
-        trees = _with_parts(w, layout, operands)
+        trees = _with_parts(w.trees, w.module.modules, layout, operands)
     if trees is None:  # another way of calling it than everywhere else: then with some leaves one by one
         layout = Layout([]) if body.facts.taken is not None else layout.fitting(leaves)
         trees = layout.trees(leaves) or []
@@ -234,21 +234,23 @@ def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[E
     return found
 
 
-def _with_parts(w: Any, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+def _with_parts(known: KnownTrees, modules: set[str], layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
     """The tree for each pack of a function, where it is one that has a name but for some leaves: `state._replace(x=x)`."""
     leaves = [leaf_behind(o) for o in operands]
     found: list[Expr] = []
     for number, (places, ways) in enumerate(layout.packs):
-        tree = layout.tree(number, leaves) or _changed(
-            w, layout.examples.get(number), ways, [operands[p] for p in places]
-        )
+        tree: Expr | None = layout.tree(number, leaves)
+        if tree is None:
+            tree = _changed(known, modules, layout.examples.get(number), ways, [operands[p] for p in places])
         if tree is None:
             return None
         found.append(tree)
     return found
 
 
-def _changed(w: Any, example: PyTree, ways: Sequence[Way], values: Sequence[Expr]) -> Expr | None:
+def _changed(
+    known: KnownTrees, modules: set[str], example: PyTree, ways: Sequence[Way], values: Sequence[Expr]
+) -> Expr | None:
     """A tree with other values at the end of these ways, one step long each; what else there is in it, nobody reads."""
     near: dict[tuple[str, tuple[Step, ...]], Leaf] = {}
     for way, value in zip(ways, values, strict=True):
@@ -257,8 +259,8 @@ def _changed(w: Any, example: PyTree, ways: Sequence[Way], values: Sequence[Expr
             near[leaf.root.id, leaf.steps[:-1]] = Leaf(leaf.root, leaf.steps[:-1])
     if len(near) > 1 or any(len(way) != 1 for way in ways):
         return None
-    tree = next(iter(near.values()), None) or w.trees.like(lambda other: type(other) is type(example))
-    node = None if tree is None else w.trees.node(tree)
+    tree = next(iter(near.values()), None) or known.like(lambda other: type(other) is type(example))
+    node = None if tree is None else known.node(tree)
     parts = node if type(node) is dict else parts_by_name(node)
     words = [step.strip("'\"") for ((_, step, _),) in ways]
     if tree is None or parts is None or not all(word in parts and word.isidentifier() for word in words):
@@ -272,7 +274,7 @@ def _changed(w: Any, example: PyTree, ways: Sequence[Way], values: Sequence[Expr
         return Call("dict", [tree], new)
     if is_namedtuple(node):
         return Call(Attribute(tree, "_replace"), [], new)
-    w.module.modules.add("dataclasses")
+    modules.add("dataclasses")
     return Call("dataclasses.replace", [tree], new)
 
 
