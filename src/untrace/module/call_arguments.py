@@ -149,7 +149,7 @@ def _all_called(body: Function) -> str:
     functions = [called.callee.body] if type(called.callee) is Local else functions_called(called)
     if not functions:
         return ""
-    same = set(called.inputs) == set(body.params) and list(called.outputs) == list(body.results)
+    same = set(called.inputs) <= set(body.params) and list(called.outputs) == list(body.results)
     return identifier(functions[0].name, "fn") if same else ""
 
 
