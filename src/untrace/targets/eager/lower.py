@@ -181,7 +181,8 @@ class _Lowering:
                     self._miss(str(output.aval.dtype), origin)
             if callee.name in _REDUCTIONS:
                 self.function(equation.params["jaxpr"])
-            is_pullback = type(callee) is Pullback  # of which each operand is what one result's is, not one beside another
+            # Each operand of a pullback is of the type of one result, not one beside another.
+            is_pullback = type(callee) is Pullback
             given = [_strong(a) for a in inputs] if is_pullback else self._typed(callee.name, inputs)
             found.append(Equation(callee, given, outputs, equation.params, origin))
 

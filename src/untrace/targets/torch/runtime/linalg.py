@@ -15,7 +15,8 @@ def _cholesky(x):
     """The lower factor of each matrix, which stays as it is above its diagonal; NaN where there is none, and so is the
     derivative."""
     factor, failed = torch.linalg.cholesky_ex(x)
-    return (factor + x.detach().triu(1)) * torch.where((failed != 0)[..., None, None], torch.nan, torch.ones_like(factor))
+    factor = factor + x.detach().triu(1)
+    return factor * torch.where((failed != 0)[..., None, None], torch.nan, torch.ones_like(factor))
 
 
 @helper("torch", last="_factored", target="torch")
