@@ -132,7 +132,7 @@ class _Lowering:
             own = spelled(self.library, callee, inputs, outputs)
             if own is None:
                 outer, self.in_library = self.in_library, (*self.in_library, callee.name)
-                if callee.body not in self.done:
+                if callee.body not in self.done and not any(map(_is_narrow, (*inputs, *outputs))):
                     Lifter(without=self.in_library).lift_function(callee.body)
                 self._call(callee.body, callee.name, inputs, equation, found, new)
                 self.in_library = outer
@@ -277,6 +277,12 @@ def _primitives(equation: Equation) -> set[str]:
 
 def _line(origin: Origin) -> str:
     return jax_compat.user_line(origin) if origin is not None else ""
+
+
+def _is_narrow(value: Atom | None) -> bool:
+    """Whether it is of floats in which no sum is made: the library's own calls might."""
+    dtype = None if value is None else getattr(value.aval, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
 
 
 def _read(new: dict[Value, Atom], atom: Atom) -> Atom:

@@ -86,12 +86,23 @@ def _random_split(w: Any, key: Any, *, shape: Any) -> Expr:
     return w.call(w.helper(counting("_split")), key, tuple(shape)) if is_threefry(w.avals[0]) else DECLINE
 
 
-def _debug_print(w: Any, *operands: Any, **params: Any) -> Expr:
+def _debug_print(
+    w: Any,
+    *operands: Any,
+    fmt: str,
+    has_placeholders: bool,
+    in_tree: Any,
+    logging_record: Any,
+    np_printoptions: Any,
+    ordered: bool,
+    partitioned: bool,
+    static_args: Any,
+) -> Expr:
     info = callback_of(w.equation.origin)
     if info.flat_reason or info.logging or info.print_options:
         return DECLINE
     args, kwargs = callback_arguments(info, operands, w.source)
-    text = w.source(info.fmt)
+    text = w.source(fmt)
     return Call("print", [Call(Attribute(text, "format"), args, kwargs) if args or kwargs else text])
 
 
