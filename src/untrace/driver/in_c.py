@@ -63,17 +63,17 @@ class Compiled:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """The result on these arguments, in arrays that the next call writes to again."""
         if kwargs or len(args) != len(self._places):
-            self._fill(args, kwargs)
+            self._fill_all(args, kwargs)
         else:  # a call of a small function takes about as long as this loop does
             for (place, dtype, shape), leaf in zip(self._places, args):  # noqa: B905
                 if type(leaf) is not np.ndarray or leaf.dtype != dtype or leaf.shape != shape:
-                    self._fill(args, kwargs)
+                    self._fill_all(args, kwargs)
                     break
                 place[...] = leaf
         self.prepared.call()
         return self._unflatten(self.prepared.outputs)
 
-    def _fill(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None:
+    def _fill_all(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None:
         leaves, tree = jax.tree.flatten((args, kwargs))
         _same_tree(tree, self.arguments)
         for place, leaf in zip(self.prepared.inputs, leaves, strict=True):

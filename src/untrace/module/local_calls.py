@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
-from untrace._trees import is_namedtuple, is_simple, parts_by_name
+from untrace._trees import is_simple, parts_by_name
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.facts import Step, Way
 from untrace.ir.nodes import Atom, Equation, Function, Local, TreeMap, Value
@@ -27,11 +27,11 @@ from untrace.module.access_paths import (
 )
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
-from untrace.module.interface.put_together import rebuilt
+from untrace.module.interface.put_together import changed_parts, rebuilt
 from untrace.module.known_trees import Key, KnownTrees, key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
-from untrace.python.tree import Attribute, Call, Expr, Leaf, Name, Symbol
+from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
 
 _LONGEST_RUN = 100
@@ -270,12 +270,7 @@ def _changed(
         for word, way, value in zip(words, ways, values, strict=True)
         if (leaf := leaf_behind(value)) is None or leaf.root.id != tree.root.id or leaf.steps != (*tree.steps, *way)
     ]
-    if type(node) is dict:
-        return Call("dict", [tree], new)
-    if is_namedtuple(node):
-        return Call(Attribute(tree, "_replace"), [], new)
-    modules.add("dataclasses")
-    return Call("dataclasses.replace", [tree], new)
+    return changed_parts(tree, node, new, modules)
 
 
 def _trees_taken(equation: Equation) -> list[Key]:

@@ -109,6 +109,16 @@ def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False
     return made.value
 
 
+def changed_parts(tree: Leaf, node: object, changes: Sequence[tuple[str, Expr]], modules: set[str]) -> Call:
+    """A named tuple, dataclass or dict like `node`, with other parts by these names. modules: gets those that this needs."""
+    if type(node) is dict:
+        return Call("dict", [tree], changes)
+    if is_namedtuple(node):
+        return Call(Attribute(tree, "_replace"), (), changes)
+    modules.add("dataclasses")
+    return Call("dataclasses.replace", [tree], changes)
+
+
 def is_readable(example: object, has: Callable[[Callable[[object], bool]], bool]) -> bool:
     """Whether a reader would put a tree together: of dicts, tuples, lists and public classes that take their children by
     name, and of what can be a changed part of a tree that has a name: `has(accept)` tells whether `accept` takes one."""
@@ -287,10 +297,7 @@ class _Builder:
         changes = [(n, children[i]) for n, i in own if n not in kept.get(base.flat(), ())]
         if not changes:
             return base
-        if is_namedtuple(node.value):
-            return Call(Attribute(base, "_replace"), (), changes)
-        self.out.modules.add("dataclasses")
-        return Call("dataclasses.replace", [base], changes)
+        return changed_parts(base, node.value, changes, self.out.modules)
 
     def _tree_like(self, node: _Node) -> Leaf | None:
         """A tree that has a name, of the same class and metadata."""

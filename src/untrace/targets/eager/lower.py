@@ -280,7 +280,7 @@ def _line(origin: Origin) -> str:
 
 
 def _is_narrow(value: Atom | None) -> bool:
-    """Whether it is of floats in which no sum is made: the library's own calls might."""
+    """Whether it is of floats in which no sum may be made, as some of the library's own calls do (`x.sum()`)."""
     dtype = None if value is None else getattr(value.aval, "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize < 4
 
