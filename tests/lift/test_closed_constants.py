@@ -103,3 +103,19 @@ def test_a_large_array_that_nothing_reads_is_not_saved() -> None:
     assert "gather" not in d.source and "False" not in d.source and d.proof.level == "jaxpr", d.source[:2000]
     assert "def _constants(" not in d.source
     assert jnp.array_equal(d(jnp.arange(600.0)), jax.jit(function)(jnp.arange(600.0)))
+
+
+def upwards(x: Any) -> Any:
+    return jnp.where(x[1] < 0, -x[1], 0.0) * jnp.array([0.0, 1.0])
+
+
+def test_a_function_in_a_loop_that_is_differentiated_takes_no_constants() -> None:
+    def loss(us: Any, x: Any) -> Any:
+        def step(x: Any, u: Any) -> Any:
+            return x + 0.1 * (upwards(x) + 0.5 * jnp.sin(upwards(2 * x)) + u), None
+
+        return jnp.sum(lax.scan(step, x, us)[0] ** 2)
+
+    d = untrace.decompile(lambda us, x: jax.value_and_grad(loss)(us, x))(jnp.arange(4.0), jnp.array([1.0, -2.0]))
+    assert "def upwards(x):" in d.source and d.source.count("jnp.array(") == 1, d.source
+    assert d.proof.level == "hlo"

@@ -35,17 +35,17 @@ def close_over_constants(program: Program) -> Program:
     The functions' facts then say which are `known`.
     """
     functions = walk_functions(program.entry)
-    if not any(isinstance(e.callee, Structured) for function in functions for e in function.equations):
+    equations = [e for function in functions for e in function.equations]
+    if not any(isinstance(e.callee, Structured) for e in equations):
         return program
-    equations = [e for function in functions for e in function.equations if e.may_hold_functions]
-    calls = Counter([f for e in equations for f in functions_called(e)])
-    for function in reversed(functions):  # callers first: what they pass on is an array by then
-        for equation in [e for e in function.equations if isinstance(e.callee, Structured)]:
-            for inner, operands in closed_over(equation):
-                if calls[inner] == 1:
-                    _substitute(inner, _known(inner, operands))
+    calls = Counter([f for e in equations if e.may_hold_functions for f in functions_called(e)])
     changed = True
     while changed:  # what one closes over another inside it may as well
+        for function in reversed(functions):  # callers first: what they pass on is an array by then
+            for equation in [e for e in function.equations if isinstance(e.callee, Structured)]:
+                for inner, operands in closed_over(equation):
+                    if calls[inner] == 1:
+                        _substitute(inner, _known(inner, operands))
         changed = _close_called([e for f in functions for e in f.equations])
     return program
 

@@ -109,7 +109,8 @@ def prove_text(
     if comparison.reordered or comparison.closed_anew:
         start = time.perf_counter()
         notes = (*captured.notes, *comparison.notes, *goal.notes)
-        proof = weaker_of(again, captured, f"same jaxpr but for {' and '.join(words)}", notes, alike=lambda: False)
+        why = f"same jaxpr but for {' and '.join(words)}"
+        proof = weaker_of(again, captured, why, notes, lowered_alike=not comparison.reordered)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=comparison.reordered)
     if neutral and target is not captured.expanded:
