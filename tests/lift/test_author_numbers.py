@@ -274,3 +274,14 @@ def spun(x: Any, v: Any, dt: Any) -> Any:
 def test_what_stands_behind_a_spread_argument_is_the_last(tmp_path: Path) -> None:
     source = source_of(lambda v: spun(*(v, jnp.sin(v)), STEP), tmp_path)
     assert "+ STEP * jnp.sin(" in source and "- STEP / 2 * jnp.cos(" in source, source
+
+
+def test_numbers_that_a_library_hands_on(tmp_path: Path) -> None:
+    optax = pytest.importorskip("optax")
+
+    def total(v: Any) -> Any:
+        return optax.huber_loss(v, delta=STEP) + optax.smooth_labels(v[None], GRAVITY)[0]
+
+    source = source_of(total, tmp_path)
+    assert "jnp.minimum(abs_errors, STEP)" in source and "STEP * (abs_errors" in source, source
+    assert "(1.0 - GRAVITY) *" in source and "GRAVITY / " in source, source

@@ -22,6 +22,18 @@ class Given:
 
 # The author's expression for a number, and the numbers of the module that are in it, by name.
 SaidNumber: TypeAlias = tuple[ast.expr, Mapping[str, Given]]
+
+
+@dataclass(frozen=True, slots=True)
+class SaidLoop:
+    """A loop of the author's: its variable, "" where it has none for a number; the number that it begins with; the arguments
+    of the `range` that it goes through, by his words or by digits."""
+
+    variable: str
+    start: int
+    bounds: tuple[SaidNumber, ...]
+
+
 Rows: TypeAlias = "ast.expr | list[Rows]"
 # The same for an array: lists of lists of expressions.
 SaidArray: TypeAlias = "tuple[Rows, Mapping[str, Given]]"

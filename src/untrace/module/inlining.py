@@ -9,8 +9,9 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 
 from untrace.ir.calls import passed_operands, repeated_slots
-from untrace.ir.nodes import Atom, Equation, Library, Scan, TreeMap, Value, functions_called
+from untrace.ir.nodes import Atom, Equation, Library, Local, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
+from untrace.provenance.sites import Frame, Provenance, is_in_loop
 from untrace.python.tree import Expr
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.
@@ -105,3 +106,26 @@ def folded_in_order(equations: Sequence[Equation], results: Sequence[Atom], fold
                 start = starts[place]
         starts.append(start)
     return found
+
+
+def is_of_turn(output: Value, equations: Sequence[Equation], provenance: Provenance) -> bool:
+    """Whether a value that the first of these equations makes has a statement in each turn of a loop of its author's: he has a
+    name for it, or one turn hands it to the next, so that what reads it stands before it in the source."""
+    frames = _frames(equations[0], provenance)
+    if not is_in_loop(frames):
+        return False
+    if output.named:
+        return True
+    if provenance.site(equations[0].origin).phase == "backward":  # from the last line to the first
+        return False
+    reader = next((e for e in equations[1:] if output in e.inputs), None)
+    others = () if reader is None else _frames(reader, provenance)
+    for own, other in zip(frames, others, strict=False):
+        if own is not other:
+            return own.code is other.code and other.line is not None and other.end_line < own.line
+    return False
+
+
+def _frames(equation: Equation, provenance: Provenance) -> Sequence[Frame]:
+    callee = equation.callee
+    return callee.frames if type(callee) is Local else provenance.site(equation.origin).frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections import Counter
@@ -13,7 +14,7 @@ import numpy as np
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Slot
 from untrace.ir.said import SaidNumber
-from untrace.lift.naming.numbers import said_integers, said_number
+from untrace.lift.naming.numbers import said_number, said_numbers
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
 from untrace.module.sizes import joined
@@ -25,6 +26,7 @@ _BINARY = {
     "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
 _DIGITS = re.compile(r"-?[\d.]")
+_NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 _UNARY = {"neg": "-", "invert": "~"}
 
 
@@ -130,17 +132,17 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
 
 
 def _with_names(module: ConstantWriter, equation: Equation, expr: Expr, times: int = 1) -> Expr:
-    """A number that an equation takes, so often, with the author's names for the integers in it: `x.shape[0] * HEADS`."""
-    integers = Counter(_integers_in(expr))
-    site = None if equation.origin is None or not integers else module.provenance.site(equation.origin)
-    words: Mapping[int, SaidNumber] = (
-        {} if site is None else said_integers(site, getattr(equation.callee, "name", ""), integers, times)
+    """A number that an equation takes, so often, with the author's names for the numbers in it: `x.shape[0] * HEADS`."""
+    numbers = Counter(_numbers_in(expr))
+    site = None if equation.origin is None or not numbers else module.provenance.site(equation.origin)
+    words: Mapping[str, SaidNumber] = (
+        {} if site is None else said_numbers(site, getattr(equation.callee, "name", ""), numbers, times)
     )
 
     def named(part: Expr) -> Expr:
         if type(part) is Binary:
             return Binary(named(part.left), part.op, named(part.right))
-        for value in _integers_in(part):
+        for value in _numbers_in(part):
             if value in words:
                 name = module.said(*words[value])
                 return Unary("-", name) if part.flat().startswith("-") else name
@@ -149,12 +151,12 @@ def _with_names(module: ConstantWriter, equation: Equation, expr: Expr, times: i
     return named(expr) if words else expr
 
 
-def _integers_in(expr: Expr) -> list[int]:
-    """The integers in some arithmetic, without their signs."""
+def _numbers_in(expr: Expr) -> list[str]:
+    """The numbers in some arithmetic, without their signs, as Python has their digits."""
     if type(expr) is Binary:
-        return [*_integers_in(expr.left), *_integers_in(expr.right)]
+        return [*_numbers_in(expr.left), *_numbers_in(expr.right)]
     digits = expr.flat().lstrip("-") if type(expr) is Text else ""
-    return [int(digits)] if digits.isdecimal() else []
+    return [repr(ast.literal_eval(digits))] if _NUMBER.fullmatch(digits) else []
 
 
 def _times(equation: Equation, value: int) -> int:

@@ -111,7 +111,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
         variable, begins = tree_carries.variable(w, run, handed[1], later)
         args[order.index(-1 - handed[0].pack)] = Name(variable)
         tree_carries.name_parts(w, run, handed[0], variable)
-        target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
+        target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], run)
         for (place, _), part in zip(elements, parts, strict=True):
             args[place] = part
         turn = For(target, iterable, [Assign([variable], Call(name, args))])
@@ -127,7 +127,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
         marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
         own = {place: name for place, (name, _) in names.items()}
         return w.scan_of_calls(name, args, marked, own, targets, begin, len(run))
-    target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], len(run))
+    target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], run)
     for (place, _), part in zip(elements, parts, strict=True):
         args[place] = part
     last = run[-1].outputs
@@ -174,6 +174,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
         trees = layout.trees(leaves) or []
     order = argument_order(body, layout)
     name = _written(w, body, layout, order, leaves)
+    w.module.called_from.setdefault(name, callee_of(equation, Local).frames)
     sizes = [w.source(s) for s in w.module.sizes_of.get(body, ())]
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 

@@ -36,17 +36,17 @@ from untrace.ir.nodes import Unpack as TupleUnpack
 from untrace.ir.said import SaidNumber
 from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
-from untrace.module import rules
+from untrace.module import inlining, rules
 from untrace.module.access_paths import Layout, Step
 from untrace.module.constants import ConstantWriter, Named
 from untrace.module.docstrings import Described
 from untrace.module.grouping.result_trees import note_returned
-from untrace.module.inlining import FOLDED_WIDTH, RETURNED_WIDTH, foldable, folded_in_order, length_of, unread
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
+from untrace.provenance.sites import Frame
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked
 from untrace.python.tree import Attribute, Call, Expr, Name, Symbol, Tuple
@@ -99,6 +99,7 @@ class ModuleWriter(ConstantWriter):
         self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
+        self.called_from: dict[str, Sequence[Frame]] = {}  # by name: where the author made one of its calls
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
         # By name: the author's parameters that none of a function's is, where all of these are the author's.
         self.left: dict[str, tuple[str, ...]] = {}
@@ -399,10 +400,10 @@ class FunctionWriter:
         forced = self.module.forced
         dead: set[Equation] = set()
         if self.module.idiomatic:
-            self._folding = foldable(equations, results)
+            self._folding = inlining.foldable(equations, results)
             if self.module.in_order:
-                self._folding = folded_in_order(equations, results, self._folding)
-            dead = unread(equations, results, forced)
+                self._folding = inlining.folded_in_order(equations, results, self._folding)
+            dead = inlining.unread(equations, results, forced)
         written = 0
         for self._at, equation in enumerate(equations):
             if self._at < written:
@@ -479,10 +480,10 @@ class FunctionWriter:
         single = len(outputs) == 1 and not several
         output = outputs[0]
         returned = len(self._results) == 1 and output is self._results[0]
-        limit = RETURNED_WIDTH if returned else FOLDED_WIDTH
+        limit = inlining.RETURNED_WIDTH if returned else inlining.FOLDED_WIDTH
         if single and output is not None and output in self._folding and not self._stands(output):
             # The arguments of a call have their lines.
-            if returned and type(expr) is Call or length_of(expr) <= limit:
+            if returned and type(expr) is Call or inlining.length_of(expr) <= limit:
                 self.names[output] = expr
                 self._note_folded(equation)
                 if self.module.in_order:
@@ -507,8 +508,10 @@ class FunctionWriter:
         self._waiting = []
 
     def _stands(self, output: Value) -> bool:
-        """Whether a value keeps the statement that its author gave it: not under a name with a number."""
-        return output.named and not self.scope.taken(identifier(output.hint, "x"))
+        """Whether a value keeps a statement of its own: by its author's name, or as every turn of a loop of his has it."""
+        if output.named and not self.scope.taken(identifier(output.hint, "x")):
+            return True
+        return inlining.is_of_turn(output, self._body[self._at :], self.module.provenance)
 
     def is_read(self, output: Value) -> bool:
         """Whether an equation or the result of this function needs `output`."""

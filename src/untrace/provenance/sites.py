@@ -170,6 +170,11 @@ class Site:
         return f"Site({list(self.frames)}, {self.phase}, {'/'.join(self.scopes)})"
 
 
+def is_in_loop(frames: Sequence[Frame]) -> bool:
+    """Whether a `for` of one of the user's functions is around what has these frames."""
+    return any(not f.library and f.line is not None and syntax.loops_around(f.code, f.line) for f in frames)
+
+
 NOWHERE = Site((), (), (), False)
 
 

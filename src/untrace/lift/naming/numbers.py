@@ -13,13 +13,14 @@ import math
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 
-from untrace.ir.said import Given, Number, Rows, SaidArray, SaidNumber
+from untrace.ir.said import Given, Number, Rows, SaidArray, SaidLoop, SaidNumber
+from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name
 from untrace.provenance.sites import Frame, Site
 
@@ -47,7 +48,7 @@ def said_number(site: Site, called: str, avals: Sequence[object], value: float, 
     called: the name of what the equation calls. avals: the types of what it takes and gives.
     """
     frame = site.frames[-1] if site.frames else None
-    node = frame.node if frame is not None and not frame.library else None
+    node = frame.node if frame is not None else None
     if frame is None or node is None or not math.isfinite(value):
         return None
     parts = _operands(node, called)
@@ -66,19 +67,19 @@ def said_number(site: Site, called: str, avals: Sequence[object], value: float, 
     return only[0] if _has_names(only[0][0]) and len(only) >= times else None
 
 
-def said_integers(site: Site, called: str, integers: Counter[int], times: int) -> Mapping[int, SaidNumber]:
-    """The author's names for integers that are, with sizes, the arithmetic of one thing that an equation takes: SWEEPS for the
+def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> Mapping[str, SaidNumber]:
+    """The author's names for numbers (by their digits) that are, with sizes, the arithmetic of one thing that an equation takes: SWEEPS for the
     6 of `x / (SWEEPS * x.size)`. Nothing where he has others there, in another number, or two names for one, or them in fewer
     things than the `times` that the equation takes such a one."""
     frame = site.frames[-1] if site.frames else None
-    if frame is None or frame.library or frame.node is None:
+    if frame is None or frame.node is None:
         return {}
     scope = _Scope.of(site.frames)
-    found: dict[str, Mapping[int, SaidNumber]] = {}
+    found: dict[str, Mapping[str, SaidNumber]] = {}
     count = 0
     for part in _operands(frame.node, called):
-        words: dict[int, dict[str, SaidNumber | None]] = {}
-        if _integers_in(part, scope, words) == integers:
+        words: dict[str, dict[str, SaidNumber | None]] = {}
+        if _numbers_in(part, scope, words) == numbers:
             count += 1
             alone = {value: said for value, (said, *more) in ((v, w.values()) for v, w in words.items()) if not more}
             named = {value: said for value, said in alone.items() if said is not None}
@@ -86,26 +87,64 @@ def said_integers(site: Site, called: str, integers: Counter[int], times: int) -
     return next(iter(found.values())) if len(found) == 1 and count >= times else {}
 
 
-def _integers_in(part: ast.expr, scope: _Scope, words: dict[int, dict[str, SaidNumber | None]]) -> Counter[int]:
-    """The integers in some arithmetic, but for those of shapes; `words` gets what stands for each."""
+def _numbers_in(part: ast.expr, scope: _Scope, words: dict[str, dict[str, SaidNumber | None]]) -> Counter[str]:
+    """The digits of the numbers in some arithmetic, but for those of shapes; `words` gets what stands for each."""
     match part:
         case ast.BinOp(left=left, right=right):
-            return _integers_in(left, scope, words) + _integers_in(right, scope, words)
+            return _numbers_in(left, scope, words) + _numbers_in(right, scope, words)
         case ast.UnaryOp(operand=operand):
-            return _integers_in(operand, scope, words)
-        case ast.Constant(value=int() as value):
-            words.setdefault(value, {})[""] = None
-            return Counter([value])
+            return _numbers_in(operand, scope, words)
+        case ast.Constant(value=int() | float() as value) if type(value) is not bool:
+            words.setdefault(repr(value), {})[""] = None
+            return Counter([repr(value)])
         case ast.Name():
             names: dict[str, Given] = {}
             try:
                 value, written = _Reader(names).value(part, scope)
             except _NOTHING:
                 return Counter()
-            if type(value) is int:
-                words.setdefault(value, {})[ast.dump(written)] = (written, names) if names else None
-                return Counter([value])
+            words.setdefault(repr(value), {})[ast.dump(written)] = (written, names) if names else None
+            return Counter([repr(value)])
     return Counter()
+
+
+def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
+    """The loop of the author's over a range of so many numbers, inside which all that has these frames was traced; where there
+    are several, or it is not seen of how many, its length has digits. None where there is none."""
+    common: dict[ast.For, tuple[Frame, ...]] | None = None
+    for frames in places:
+        known = [(k, f) for k, f in enumerate(frames, 1) if f.line is not None]
+        loops = {n: tuple(frames[:k]) for k, f in known for n in syntax.loops_around(f.code, f.line)}
+        common = loops if common is None else {n: f for n, f in common.items() if n in loops}
+    digits = ((ast.Constant(count), {}),)
+    found: dict[str, SaidLoop] = {}
+    for loop, around in reversed((common or {}).items()):
+        variable = loop.target.id if isinstance(loop.target, ast.Name) else ""
+        if not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) != "range":
+            break
+        try:
+            start, stop, bounds = _range_of(loop.iter, _Scope.of(around))
+        except _NOTHING:
+            found.setdefault("", SaidLoop(variable, 0, digits))
+            break
+        if stop - start == count:
+            found[ast.dump(loop.iter)] = SaidLoop(variable, start, bounds)
+    return next(iter(found.values())) if len(found) == 1 else SaidLoop("", 0, digits) if found else None
+
+
+def _range_of(iterable: ast.expr, scope: _Scope) -> tuple[int, int, tuple[SaidNumber, ...]]:
+    """(start, stop, the arguments by the author's words) of `range(stop)` or `range(start, stop)`. Raises _NoNumber for others."""
+    match iterable:
+        case ast.Call(func=ast.Name(id="range"), args=[_] | [_, _] as args, keywords=[]):
+            found: list[tuple[int, SaidNumber]] = []
+            for arg in args:
+                names: dict[str, Given] = {}
+                value, written = _Reader(names).value(arg, scope)
+                if type(value) is not int:
+                    raise _NoNumber
+                found.append((value, (written if names else ast.Constant(value), names)))
+            return 0 if len(args) == 1 else found[0][0], found[-1][0], tuple([said for _, said in found])
+    raise _NoNumber
 
 
 def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
@@ -231,7 +270,9 @@ class _Scope:
 
     @staticmethod
     def of(frames: tuple[Frame, ...]) -> _Scope:
-        return _Scope(_globals_of(frames[-1]) or {}, frames[-1].file, frames)
+        """That of what the innermost frame runs; the names of a library's modules are no words of the author's."""
+        values = {} if frames[-1].library else _globals_of(frames[-1])
+        return _Scope(values or {}, frames[-1].file, frames)
 
     def has_global(self, name: str) -> bool:
         if not self.frames:

@@ -273,7 +273,7 @@ class _Mapper:
                 by_total[equation.outputs[0]] = run
         found: dict[Equation, Equation | None] = {}
         for run in runs:
-            if len(run) >= _FEWEST:
+            if len(run) >= _FEWEST and _are_apart(run, equations):
                 found.update((e, None) for e in run)
                 found[run[-1]] = _tree_sum(run)
         if not found:
@@ -454,6 +454,26 @@ class _Mapper:
 def _tree_sum(run: Sequence[Equation]) -> Equation:
     inputs = [*run[0].inputs, *[e.inputs[1] for e in run[1:]]]
     return Equation(TreeSum(run, len(run[0].inputs) == 1), inputs, run[-1].outputs, {}, run[0].origin)
+
+
+def _are_apart(run: Sequence[Equation], equations: Sequence[Equation]) -> bool:
+    """Whether what is added since the first addition is computed for each by itself: what a turn of a loop hands to the next
+    one is no leaf of a tree."""
+    start, stop = (next(i for i, e in enumerate(equations) if e is end) for end in (run[0], run[-1]))
+    made = {o: e for e in equations[start:stop] for o in e.outputs if o is not None}
+    owner: dict[Equation, Equation] = dict.fromkeys(run, run[0])
+    for addition in run[1:]:
+        waiting = [addition.inputs[1]]
+        while waiting:
+            atom = waiting.pop()
+            equation = made.get(atom) if type(atom) is Value else None
+            if equation is None or owner.get(equation) is addition:
+                continue
+            if equation in owner:
+                return False
+            owner[equation] = addition
+            waiting.extend(equation.inputs)
+    return True
 
 
 class _Turn:

@@ -14,7 +14,7 @@ from untrace.module.def_use import reads, targets_of
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
-from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Tuple, along, quoted
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Text, Tuple, along, quoted
 from untrace.python.walk import nodes_of
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
@@ -50,6 +50,12 @@ class Part(Hole):
     __slots__ = ()
 
 
+class Count(Hole):
+    """What is the number of the turn; `key` is the first."""
+
+    __slots__ = ()
+
+
 class Turns(AntiUnifier):
     """Statements of several turns laid over each other. Raises Different where they are no turns of one loop.
 
@@ -72,6 +78,7 @@ class Turns(AntiUnifier):
         self.turn_of = {name: k for k, found in enumerate(self.produced) for name in found}
         self.carries: dict[Place, Expr] = {}
         self.elements: list[Element] = []
+        self.numbers: set[int] = set()  # those with which what counts the turns begins
         self._numbers: dict[Any, int] = {}
         self.params: frozenset[str] = frozenset()  # of the functions inside which we are
         self.invariant: set[str] = set()
@@ -115,6 +122,8 @@ class Turns(AntiUnifier):
         first = nodes[0]
         if all(type(n) is Name or isinstance(n, Leaf) for n in nodes) or any(type(n) is not type(first) for n in nodes):
             return self._slot(nodes)  # what a loop begins with may be an expression
+        if type(first) is Text and any(n.text != first.text for n in nodes):
+            return self._count([n.text for n in nodes])
         outer = self.params
         if type(first) is Lambda:
             self.params = outer | frozenset(first.params)
@@ -132,6 +141,13 @@ class Turns(AntiUnifier):
             if words[0] in self.turn_of:
                 raise Different
         return super().word(position, words)
+
+    def _count(self, texts: Sequence[str]) -> Expr:
+        """The number of the turn, where these are such."""
+        if not all(t.isdecimal() for t in texts) or len({int(t) - k for k, t in enumerate(texts)}) > 1:
+            raise Different
+        self.numbers.add(int(texts[0]))
+        return Count(int(texts[0]))
 
     def _slot(self, nodes: Sequence[Any]) -> Expr:
         if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
@@ -207,12 +223,12 @@ class Turns(AntiUnifier):
 
     def trying(self, nodes: Sequence[object]) -> Any:
         """`unify`, or None where the turns differ; then nothing is noted either."""
-        before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant)
+        before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant), set(self.numbers)
         try:
             return self.unify(nodes)
         except Different:
             self.params = frozenset()
-            self.carries, self._numbers, self.invariant = before[0], before[2], before[3]
+            self.carries, _, self._numbers, self.invariant, self.numbers = before
             del self.elements[before[1] :]
             return None
 

@@ -7,9 +7,11 @@ import keyword
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from untrace.ir.said import SaidLoop
 from untrace.lift.naming.words import plural
+from untrace.module.access_paths import last_word
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
+from untrace.module.loops.align_turns import Carry, Count, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
 from untrace.module.loops.head import MOST_TARGETS, Head
 from untrace.module.loops.of_calls import key_pattern
@@ -21,12 +23,17 @@ from untrace.python.walk import rebuilt
 
 
 def write_loop(
-    roller: Any, turns: Turns, before: Sequence[Statement], after: Sequence[Statement], temporary: set[str]
+    roller: Any,
+    turns: Turns,
+    before: Sequence[Statement],
+    after: Sequence[Statement],
+    temporary: set[str],
+    loop: SaidLoop | None = None,
 ) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
     """The statements before the loop, the loop with what it begins with, and those after it; None where there is no way to
-    write it.
+    write it. loop: the author's, of one that takes no element of anything.
     """
-    return _Writer(roller, turns, before, after, temporary).write()
+    return _Writer(roller, turns, before, after, temporary).write(loop)
 
 
 class Start(Assign):
@@ -47,7 +54,7 @@ class _Writer:
         self.names: dict[Any, str] = {}  # of holes
         self.renamed: dict[str, Expr] = {}
 
-    def write(self) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
+    def write(self, loop: SaidLoop | None) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
         turns = self.turns
         gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known)
         self.rest = gatherer.rest
@@ -77,17 +84,19 @@ class _Writer:
         self._name_carries(needed.last)
         busy = {n for s in self.rest for n in self.known.read_by(s)} | turns.invariant | set(self.names.values())
         self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()})
+        if not self.head.iterables and loop is not None:
+            self.head.count_turns(loop)
         if not self.head.iterables:
             return None
         body = self._body(gathered)
-        loop = For(*self.head.line(), [*self.head.below, *fold_back(body, self.temporary, self.known)])
-        loop.is_backward = any(getattr(s, "is_backward", False) for s, _ in turns.template)
+        made = For(*self.head.line(), [*self.head.below, *fold_back(body, self.temporary, self.known)])
+        made.is_backward = any(getattr(s, "is_backward", False) for s, _ in turns.template)
         empty = [Start([g.name], substituted(_empty(g), self.renamed)) for g in _each_once(gathered)]
         starts: list[Any] = [*empty, *self.starts] if needed.trails else [*self.starts, *empty]
-        if loop.is_backward:
+        if made.is_backward:
             for statement in starts:
                 statement.is_backward = True
-        return self.before, [*starts, loop], self.rest
+        return self.before, [*starts, made], self.rest
 
     # ------------------------------------------------------------ after the loop
 
@@ -135,7 +144,11 @@ class _Writer:
                 self.names["carry", place] = begun
             else:
                 word = self._word_of_cotangent(own) or self._authored(place)
-                if word and word not in self.roller.taken or place in self.late:
+                of_part = isinstance(initial, Leaf) and not word and not own.startswith("d_")
+                if of_part:  # it is what that part becomes
+                    self.roller.authors[own] = last_word(initial)
+                    name = self.fresh(last_word(initial))
+                elif word and word not in self.roller.taken or place in self.late:
                     name = self.fresh(word or base_of(self._author(own)))
                 else:
                     name = self.names["own", place]
@@ -294,6 +307,8 @@ class _Writer:
             return self._named(self.names["carry", node.key], self.turns.name(node.key))
         if type(node) is Part:
             return self.head.parts[node.key]
+        if type(node) is Count:
+            return self.head.number(node.key)
         made = rebuilt(node, self._filled)
         if type(made) is Call and isinstance(made.func, Name):
             made.func = made.func.id

@@ -12,17 +12,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
+from untrace.ir.said import SaidLoop
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import last_word
 from untrace.module.def_use import targets_of
 from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.collected import Gathered
-from untrace.module.loops.of_calls import Element, key_pattern
+from untrace.module.loops.of_calls import Element, key_pattern, range_of
 from untrace.provenance import syntax
 from untrace.provenance.sites import Provenance, Site
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
+from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
 
 _MOST_KEYS = 4  # written one by one
 MOST_TARGETS = 4  # of a tuple in the head of a loop
@@ -65,6 +66,17 @@ class Head:
             only = self.targets[0]
             return only[1:-1] if only[0] == "(" else only, self.iterables[0]
         return ", ".join(self.targets), Call("zip", self.iterables)
+
+    def count_turns(self, loop: SaidLoop) -> None:
+        """Makes it the head of a loop of the author's that takes no element of anything."""
+        self.start, numbers = loop.start, self.turns.numbers
+        self.targets = [self.fresh(loop.variable if loop.variable.strip("_") else "i") if numbers else "_"]
+        self.iterables = [range_of(self.roller.module, loop)]
+
+    def number(self, first: int) -> Expr:
+        """What counts the turns from `first` on."""
+        name, more = Name(self.targets[0]), first - self.start
+        return Binary(name, "+" if more > 0 else "-", Text(str(abs(more)))) if more else name
 
     # ------------------------------------------------------------ elements
 

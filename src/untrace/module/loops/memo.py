@@ -11,7 +11,7 @@ from typing import Any
 
 from untrace.module.def_use import bound_names, read_by, renamed, substituted, targets_of
 from untrace.python.statements import Assign, Return, Statement, Unpack
-from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Text, Unary
+from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Subscript, Text, Tuple, Unary
 from untrace.python.walk import nodes_of, parts_of
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -135,6 +135,11 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
             stack.extend([value.left, value.right] if kind is Binary else [value.value])
         elif kind is Lambda:
             found.append(value.flat())
+        elif kind is Subscript:  # a number may be that of the turn
+            index = value.index.elements if type(value.index) is Tuple else [value.index]
+            places = ["#" if type(i) is Text and i.text.isdecimal() else i for i in index]
+            found.extend(["[]", *[i for i in places if type(i) is str]])
+            stack.extend([*[i for i in places if type(i) is not str], value.value])
         else:
             found.append(kind.__name__)
             for child in _children(value):

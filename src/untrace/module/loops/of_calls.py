@@ -19,8 +19,11 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
+from untrace.ir.said import SaidLoop
+from untrace.lift.naming.numbers import said_loop
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import Step
+from untrace.module.constants import ConstantWriter
 from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text, Tuple, along
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
@@ -142,8 +145,8 @@ class Element:
         return word if word != self.root.id else "layer"
 
 
-def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Expr, list[Expr]]:
-    """(the loop's variables, what it goes through, for each element the expression inside)."""
+def loop_head(w: Any, elements: Sequence[Element], run: Sequence[Equation]) -> tuple[str, Expr, list[Expr]]:
+    """(the variables of a loop of these calls, what it goes through, for each element the expression inside)."""
     targets: dict[Any, Name] = {}  # by the list, or by what differs in the keys that are gone through
     iterables: list[Expr] = []
     parts: list[Expr] = []
@@ -165,9 +168,15 @@ def loop_head(w: Any, elements: Sequence[Element], count: int) -> tuple[str, Exp
             part = Subscript(Leaf(element.root, element.above), part)
         parts.append(along(part, element.below))
     if not iterables:
-        return "_", Call("range", [Text(str(count))]), []
+        loop = said_loop([callee_of(e, Local).frames for e in run], len(run))
+        return "_", Call("range", [Text(str(len(run)))]) if loop is None else range_of(w.module, loop), []
     names = ", ".join(n.id for n in targets.values())
     return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
+
+
+def range_of(module: ConstantWriter, loop: SaidLoop) -> Expr:
+    """What such a loop goes through."""
+    return Call("range", [module.said(*bound) for bound in loop.bounds])
 
 
 Keys = tuple[str, ...]  # one for each turn, as source

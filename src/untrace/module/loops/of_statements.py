@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
+from untrace.lift.naming.numbers import said_loop
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Turns
@@ -25,11 +26,11 @@ from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.module.writer import ModuleWriter
-from untrace.provenance.sites import Provenance
+from untrace.provenance.sites import Frame, Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
-from untrace.python.tree import Expr, Leaf, Name, Text
+from untrace.python.tree import Call, Expr, Leaf, Name, Text
 from untrace.python.walk import nodes_of, rebuilt
 
 _MOST_STATEMENTS = 400  # in one turn
@@ -110,8 +111,6 @@ class _Roller:
         if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
             return False
         self._read_names(body)
-        if not self.keys:
-            return False  # a loop goes through parts of arguments
         if not self.leaves:
             keys = self._keys(body)
             if len(set(keys)) == len(keys):
@@ -282,10 +281,16 @@ class _Roller:
             turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
         except Different:
             return None
-        if not turns.is_recurrence() or not turns.elements:
+        if not turns.is_recurrence():
+            return None
+        loop = None
+        if not turns.elements:  # then it is the author's, and counts
+            own = [s for s in part if temporary.isdisjoint(targets_of(s))]
+            loop = said_loop([f for s in own for f in self._frames(s)], count)
+        if loop is None and (turns.numbers or not turns.elements):
             return None
         before = self._notes()
-        written = write_loop(self, turns, statements[:start], statements[stop:], temporary)
+        written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loop)
         notes = self._notes()
         self._note(before)
         if written is None:
@@ -303,6 +308,14 @@ class _Roller:
         carried = [[turns.at(k, place) for k in range(count)] for place in turns.carries]
         named = all(any(n in self.authors for n in row) for row in carried)
         return saved + (_NAMED_CARRY if named else 0), made, notes
+
+    def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
+        """Where a statement comes from: a call of a function of the module from where its author made one."""
+        if statement.origin is not None:
+            yield self.provenance.site(statement.origin).frames
+        else:
+            called = [n.func for n in nodes_of(statement) if type(n) is Call and type(n.func) is str]
+            yield from [self.module.called_from[name] for name in called if name in self.module.called_from]
 
     # ------------------------------------------------------------ what nothing needs any more
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from untrace.ir.callees import output_of
 from untrace.ir.nodes import Constant, Equation, Literal
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
 from untrace.lift.recognise.patterns import Fixed
+from untrace.provenance.sites import is_in_loop
 
 
 def written_index(m: Matcher, equation: Equation) -> tuple[Any, ...] | None:
@@ -40,7 +42,11 @@ def _element(node: ast.expr | None) -> Any:
     raise ValueError
 
 
-def _written_numbers(index: tuple[Any, ...] | None) -> set[int]:
+def _written_numbers(m: Matcher, equation: Equation, index: tuple[Any, ...] | None) -> Collection[int]:
+    """The numbers of an index that are not counted from the end: in a loop of the author's those that he computes."""
+    frames = m.site(equation).frames
+    if index is None and frames and isinstance(frames[-1].node, ast.Subscript) and is_in_loop(frames):
+        return range(sys.maxsize)
     return {i for i in index or () if type(i) is int}
 
 
@@ -102,7 +108,7 @@ def _full(
     written = written_index(m, source)
     if written is not None:
         yield written
-    index = basic_index(equation, squeezed, _written_numbers(written))
+    index = basic_index(equation, squeezed, _written_numbers(m, source, written))
     if index is not None and index != written:
         yield index
 
