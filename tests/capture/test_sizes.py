@@ -116,7 +116,11 @@ def test_a_decision_on_a_size_is_seen():
     def chunked(x):
         return jnp.sum(x) if x.shape[0] < 100 else jnp.sum(x.reshape(-1)[::2])
 
-    assert "x: f32[4]" in untrace.decompile(chunked)(f32(4)).source
+    d = untrace.decompile(chunked)(f32(4))
+    assert "most=" in d.source, d.source
+    np.testing.assert_array_equal(jax.jit(d)(f32(50)), jax.jit(chunked)(f32(50)))
+    with pytest.raises(TypeError, match="was written for"):
+        d(f32(100))
 
 
 def test_what_jax_says_is_of_another_size_stays_and_the_rest_follows():

@@ -381,7 +381,7 @@ def _type_of(tree, avals, weak):
 _KNOWN = set()
 
 
-def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=False, prng=None):
+def _checked(types, *values, least={}, most={}, multiples={}, sums={}, weak=False, x64=False, prng=None):
     """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` may have `n` from 2 (`least`) to `most`."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
@@ -394,7 +394,7 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
     except (TypeError, ValueError):  # a static field that has no hash
         key, is_known = types, False
     if not is_known:
-        import fnmatch, hashlib, itertools, re
+        import fnmatch, hashlib, itertools, math, re
 
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
@@ -414,5 +414,10 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
                     given += [f"{n} ≥ {least[n]}" for n in least] + [f"{n} ≤ {most[n]}" for n in most]
                     given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        for size, text in sums.items():  # `n: "2*m + k"`
+            terms = [[int(sizes.get(f, f)) for f in term.split("*")] for term in text.split(" + ")]
+            if int(sizes[size]) != sum([math.prod(term) for term in terms]):
+                given = ", ".join([f"{n} = {number}" for n, number in sizes.items()])
+                raise TypeError(f"this was written for {size} = {text}, not for {given}. {said}")
         _KNOWN.add(key)
     return values[0] if len(values) == 1 else values

@@ -36,11 +36,14 @@ from untrace.provenance.sites import Provenance
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Which sizes a dimension may have that is not the example's alone: from `least` to `most`, multiples of `multiple`."""
+    """Which sizes a dimension may have that is not the example's alone: from `least` to `most`, multiples of `multiple`; or
+    those that are the sum of `terms` (sizes of other dimensions, and how often) and `plus`."""
 
     least: int
     multiple: int = 1
     most: int | None = None  # None: any
+    terms: tuple[tuple[int, int], ...] = ()
+    plus: int = 0
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ def _write(
 def _guarded(captured: Captured) -> Guarded:
     """What the entry depends on beside its arguments: no more of JAX than whether it had 64 bits."""
     settings = guarded_by(captured).settings
-    own = {k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples")}
+    own = {k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples", "sums")}
     return Guarded({**own, "classes": classes_in((captured.args, captured.kwargs))}, {})
 
 

@@ -7,7 +7,9 @@ the answer: it proposes sizes to trace at, and the traces decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +20,22 @@ Dims = tuple[int, ...]
 
 # Each equation of a shared function is followed once for each call, so many at most.
 _MOST_EQUATIONS = 200_000
+_MOST_TIMES = 64  # that a size is in another
 
 
 @dataclass(frozen=True, slots=True)
 class Tied:
     """Dimensions of inputs that are of one size. `strided`: whether something is taken of it in strides, or it is shared out
-    among devices, so that it has to be a multiple of something."""
+    among devices, so that it has to be a multiple of something. `terms`, `plus`: what the size is the sum of, others by one
+    of their dimensions and how often it is in it (`concatenate([x, h]) @ w`); none where it is a size of its own.
+    `parts`: the sizes of what it is taken apart to, each time. `multiple`: what it has to be a multiple of."""
 
     places: tuple[Place, ...]
     strided: bool = False
+    terms: tuple[tuple[Place, int], ...] = ()
+    plus: int = 0
+    parts: tuple[tuple[int, ...], ...] = ()
+    multiple: int = 1
 
 
 def tied_dimensions(closed: Any) -> list[Tied]:
@@ -39,12 +48,20 @@ def tied_dimensions(closed: Any) -> list[Tied]:
     jaxpr, _ = jax_compat.open_jaxpr(closed)
     inputs = [ties.dims(v.aval) for v in jaxpr.invars]
     ties.follow(closed, inputs)
-    ties.finish()
+    ties.settle(inputs)
     found: dict[int, list[Place]] = {}
     for number, dims in enumerate(inputs):
         for axis, dim in enumerate(dims):
             found.setdefault(ties.root(dim), []).append((number, axis))
-    return [Tied(tuple(places), ties.is_strided(root)) for root, places in found.items() if not ties.is_fixed(root)]
+    sums = ties.finish(found.keys())
+    every: list[Tied] = []
+    for root, places in found.items():
+        if not ties.is_fixed(root):
+            terms, plus = sums.get(root, ({}, 0))
+            whole = tuple([(found[part][0], count) for part, count in terms.items()])
+            parts = () if terms else tuple(ties.parts.get(root, ()))
+            every.append(Tied(tuple(places), ties.is_strided(root), whole, plus, parts))
+    return every
 
 
 class _Ties:
@@ -57,6 +74,14 @@ class _Ties:
         self._strided: set[int] = set()  # dimensions, not roots
         self._parts: dict[int, set[int]] = {}  # dimension -> where slices of one begin in it
         self.whole: dict[int, int] = {}  # dimension of a slice -> that which it is a part of
+        self._sums: list[
+            tuple[int, Sequence[int]]
+        ] = []  # (dimension, those that it is put together of, or taken apart to)
+        self._rows: list[tuple[int, int]] = []  # (dimension, as many places at which something is taken of it)
+        self._apart: list[tuple[int, Sequence[int]]] = []  # (dimension, those that it is taken apart to)
+        self._together: list[tuple[int, Sequence[int]]] = []  # (dimension, those that it is put together of)
+        self.parts: dict[int, list[tuple[int, ...]]] = {}  # of an input that is no sum, in the end
+        self._slices: dict[int, dict[int, tuple[int, int]]] = {}  # dimension -> start -> (limit, dimension of a slice)
         self._left = _MOST_EQUATIONS
 
     def dims(self, aval: Any, fixed: bool = False) -> Dims:
@@ -69,6 +94,12 @@ class _Ties:
         if fixed:
             self._fixed.update(places)
         return tuple(places)
+
+    def new(self, size: int) -> int:
+        """A size that is no dimension of a value."""
+        self.sizes.append(size)
+        self._parents.append(len(self._parents))
+        return len(self.sizes) - 1
 
     def root(self, dim: int) -> int:
         while self._parents[dim] != dim:
@@ -91,11 +122,108 @@ class _Ties:
         """Notes that one place of a dimension is taken: all of them in turn are a record of its own, or a loop."""
         self._parts.setdefault(dim, set()).add(start)
 
-    def finish(self) -> None:
-        parts: dict[int, set[int]] = {}
-        for dim, starts in self._parts.items():
-            parts.setdefault(self.root(dim), set()).update(starts)
-        self._fixed.update([root for root, starts in parts.items() if len(starts) == self.sizes[root] > 1])
+    def slice(self, dim: int, start: int, limit: int, part: int) -> None:
+        """Notes a slice of consecutive places: slices that are a dimension in turn say what it is the sum of."""
+        if limit > start:
+            self._slices.setdefault(dim, {}).setdefault(start, (limit, part))
+
+    def sum(self, whole: int, parts: Sequence[int]) -> None:
+        """Says of a dimension that it is as large as these together."""
+        self._sums.append((whole, parts))
+
+    def take_rows(self, dim: int, places: Sequence[int]) -> None:
+        """Notes the places at which rows are taken, where they are as many as there are rows."""
+        self._rows += [(dim, place) for place in places if self.sizes[place] == self.sizes[dim] > 1]
+
+    def take_apart(self, whole: int, parts: Sequence[int]) -> None:
+        """Says of a dimension that it becomes several."""
+        self._apart.append((whole, parts))
+
+    def put_together(self, whole: int, parts: Sequence[int]) -> None:
+        """Says of a dimension that it was several."""
+        self._together.append((whole, parts))
+
+    def computed(self) -> list[int]:
+        """The dimensions of which is said how large they are."""
+        return [whole for said in (self._sums, self._apart, self._together) for whole, _ in said]
+
+    def settle(self, inputs: Sequence[Dims]) -> None:
+        """Ties what is taken apart to the same parts, and what is put together of such; and rows to the places, made without
+        any input, at which all of them are taken (`x[permutation]`)."""
+        given = {self.root(dim) for dim in itertools.chain(*inputs)} | self._fixed
+        for rows, place in [(rows, place) for rows, place in self._rows if self.root(place) not in given]:
+            self.tie([rows], [place])
+        apart: dict[tuple[tuple[int, ...], int], int] = {}
+        for whole, parts in self._apart:
+            self.tie([whole], [apart.setdefault((tuple([self.root(p) for p in parts]), self.sizes[whole]), whole)])
+        for whole, parts in self._together:
+            known = apart.get((tuple([self.root(p) for p in parts]), self.sizes[whole]))
+            if known is None:
+                self.fix(whole)
+            else:
+                self.tie([whole], [known])
+
+    def finish(self, inputs: Set[int]) -> dict[int, tuple[dict[int, int], int]]:
+        """Which of the inputs' sizes are sums: of which others, each how often, and of how many places more."""
+        starts: dict[int, set[int]] = {}
+        slices: dict[int, dict[int, tuple[int, int]]] = {}
+        for dim, several in self._parts.items():
+            starts.setdefault(self.root(dim), set()).update(several)
+        self._fixed.update([root for root, several in starts.items() if len(several) == self.sizes[root] > 1])
+        for dim, parts in self._slices.items():
+            slices.setdefault(self.root(dim), {}).update(parts)
+        sums: dict[int, list[int]] = {}
+        for whole, parts in self._sums:
+            sums.setdefault(self.root(whole), [self.root(p) for p in parts])
+        for whole, parts in slices.items():
+            chain, end = [], 0
+            while end in parts:
+                end, part = parts[end]
+                chain.append(self.root(part))
+            if end == self.sizes[whole] and len(chain) > 1 and not inputs.isdisjoint(chain):
+                sums.setdefault(whole, chain)
+        for whole, parts in self._apart:
+            root, several = self.root(whole), [self.root(p) for p in parts]
+            given = [p for p in several if p in inputs and p not in self._fixed]
+            if len(given) == 1 and self.sizes[root] <= _MOST_TIMES * self.sizes[given[0]]:
+                sums.setdefault(root, given * (self.sizes[root] // self.sizes[given[0]]))
+            elif given:
+                self._fixed.add(root)
+            else:
+                self.parts.setdefault(root, []).append(tuple([self.sizes[p] for p in several]))
+        return self._solved(inputs, sums)
+
+    def _solved(self, inputs: Set[int], sums: Mapping[int, Sequence[int]]) -> dict[int, tuple[dict[int, int], int]]:
+        """The sums of inputs. One of itself, and one of nothing but what is as large as it is, are that too; of what is made
+        without any input (the places of a `linspace`) is not known whether it is."""
+
+        known: dict[int, Counter[int | None]] = {}
+
+        def terms(root: int, around: Set[int]) -> Counter[int | None]:  # None: what is as large as it is
+            if root in around:
+                raise RecursionError
+            if root not in sums or root in self._fixed:
+                is_free = root in inputs and root not in self._fixed
+                made.update([root] if not is_free and self.sizes[root] > 1 and root not in self._fixed else [])
+                return Counter({root: 1} if is_free else {None: self.sizes[root]})
+            if root not in known:
+                known[root] = sum([terms(part, around | {root}) for part in sums[root]], Counter())
+            return known[root]
+
+        found: dict[int, tuple[dict[int, int], int]] = {}
+        for root in inputs & sums.keys() - self._fixed:
+            made: set[int] = set()
+            try:
+                counted = Counter(terms(root, frozenset()))
+            except RecursionError:
+                counted = Counter()
+            plus = counted.pop(None, 0)
+            several = {part: n for part, n in counted.items() if part is not None}
+            if several:
+                found[root] = several, plus
+            elif not made and root not in self.parts:
+                self._fixed.add(root)
+        return found
 
     def is_fixed(self, root: int) -> bool:
         return root in self._fixed
@@ -204,12 +332,36 @@ def _sliced(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
             ties.stride(dim)
     results = _same_places(ties, eqn, operands)
     ties.whole.update(zip(results[0], operands[0], strict=True))
+    if eqn.params["strides"] is None:
+        for dim, start, limit, part in zip(operands[0], starts, limits, results[0], strict=True):
+            ties.slice(dim, start, limit, part)
     return results
 
 
 def _split(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
-    ties.fix(operands[0][eqn.params["axis"]])
-    return _same_places(ties, eqn, operands)
+    axis, results = eqn.params["axis"], _same_places(ties, eqn, operands)
+    parts = [result[axis] for result in results]
+    if len({ties.sizes[part] for part in parts}) == 1:
+        for part in parts[1:]:
+            ties.tie([part], [parts[0]])
+        ties.take_apart(operands[0][axis], [ties.new(len(parts)), parts[0]])
+    else:
+        ties.sum(operands[0][axis], parts)
+    return results
+
+
+def _stacked(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
+    result, axis = ties.dims(eqn.outvars[0].aval), eqn.params["axis"]
+    ties.fix(result[axis])
+    for operand in operands:
+        ties.tie((*result[:axis], *result[axis + 1 :]), operand)
+    return [result]
+
+
+def _unstacked(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
+    axis = eqn.params["axis"]
+    ties.fix(operands[0][axis])
+    return [(*operands[0][:axis], *operands[0][axis + 1 :])] * len(eqn.outvars)
 
 
 def _windowed(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
@@ -232,9 +384,12 @@ def _reshaped(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     old = [d for d in operand[left : len(operand) - right] if ties.sizes[d] != 1]
     new = [d for d in result[left : len(result) - right] if ties.sizes[d] != 1]
     if len(new) > 1:
-        ties.fix(*old)
+        if len(old) == 1:
+            ties.take_apart(old[0], new)
+        ties.fix(*old[1:] and old)
     elif len(old) > 1:
-        ties.fix(*new)
+        for whole in new:
+            ties.put_together(whole, old)
     return [result]
 
 
@@ -244,7 +399,7 @@ def _concatenated(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     if len(wholes) == 1 and ties.sizes[min(wholes)] == ties.sizes[result[axis]]:  # parts of one in another order
         ties.tie([result[axis]], [min(wholes)])
     else:
-        ties.fix(result[axis])
+        ties.sum(result[axis], [operand[axis] for operand in operands])
     for operand in operands:
         for i, dim in enumerate(operand):
             if i != axis:
@@ -289,6 +444,8 @@ def _gathered(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
         if sizes[i] == ties.sizes[operand[i]]:
             ties.tie([result[at]], [operand[i]])
     ties.tie([result[i] for i in range(len(result)) if i not in numbers.offset_dims], indices[:-1])
+    for i in numbers.collapsed_slice_dims:
+        ties.take_rows(operand[i], indices[:-1])
     return [result]
 
 
@@ -346,7 +503,10 @@ def _sharded(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     inner = [ties.dims(v.aval) for v in jax_compat.open_jaxpr(eqn.params["jaxpr"])[0].invars]
     outer = [*operands, *[ties.dims(v.aval) for v in eqn.outvars]]
     known: dict[int, int] = {}
-    for local, whole in zip([*inner, *ties.follow(eqn.params["jaxpr"], inner)], outer, strict=True):
+    before = set(ties.computed())
+    results = ties.follow(eqn.params["jaxpr"], inner)
+    ties.fix(*[dim for dim in ties.computed() if dim not in before])
+    for local, whole in zip([*inner, *results], outer, strict=True):
         for one, other in zip(local, whole, strict=True):
             if ties.sizes[one] != ties.sizes[other]:
                 ties.stride(other)
@@ -374,7 +534,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys("dynamic_slice pad".split(), _same_places),
     **dict.fromkeys("reduce_window_sum reduce_window_max reduce_window_min".split(), _windowed),
     **dict.fromkeys("scatter scatter-add scatter_add scatter_mul scatter_min scatter_max".split(), _scattered),
-    **dict.fromkeys(("split", "unstack"), _split), "slice": _sliced,
+    "split": _split, "stack": _stacked, "unstack": _unstacked, "slice": _sliced,
     "transpose": _transposed, "squeeze": _squeezed, "broadcast_in_dim": _broadcast, "reshape": _reshaped,
     "concatenate": _concatenated, "dot_general": _product, "conv_general_dilated": _convolved, "gather": _gathered,
     "dynamic_update_slice": _updated, "scan": _scanned, "while": _looped, "cond": _chosen,

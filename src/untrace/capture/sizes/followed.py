@@ -14,6 +14,8 @@ from untrace.capture.sizes.correspondence import Correspondence, Different, corr
 _MOST_FURTHER = 2  # traces that tell ways to compute a number apart
 _MOST_SMALLER = 5  # traces in search of the smallest size
 _LADDER = 16  # what sizes in another order are multiples of, as strided ones are (`sizes._MOST_HALVED`)
+_SHARES = (0.8, 0.4, 0.1, 0.02)  # of the way to sizes at which it is another program
+_NEARBY = (1, 2, 3)
 _MOST_ALONE = 4  # groups for which it is searched by itself
 
 
@@ -141,6 +143,24 @@ class Followed:
                 found[number] = None
         return tuple(found)
 
+    def most_before(self, far: Sequence[int]) -> tuple[int | None, ...]:
+        """The same of a program that is another one at the sizes `far`: the largest of some on the way to those."""
+        near = [of[0] for of in self._sizes]
+
+        def between(share: float) -> list[int]:
+            several = zip(near, far, self._multiples, strict=True)
+            return [a + int(share * (b - a)) // multiple * multiple for a, b, multiple in several]
+
+        return self.most([far, *[between(share) for share in _SHARES]])
+
+    def follows_nearby(self) -> None:
+        """Tries sizes right beside the example's: near ones may be one program by chance, where each is another. Raises
+        Different where these are."""
+        for step in _NEARBY:
+            near = [of[1] + step * multiple for of, multiple in zip(self._sizes, self._multiples, strict=True)]
+            if not self.takes(near):
+                raise Different
+
     def turned(self) -> None:
         """Tries sizes in the other order, far from each other and with common factors: a decision between two sizes
         (`max(n, d)`, `n // d`, `gcd(n, d)`) is no number that follows one of them. Raises Different where there is one."""
@@ -149,7 +169,8 @@ class Followed:
             return
         ladder = [_LADDER * n for n in ((3, 12) if len(order) == 2 else range(1, len(order) + 1))]
         longer = max(1, *[-(-of[1] // ladder[order.index(g)]) for g, of in enumerate(self._sizes)])
-        self.takes([ladder[order.index(g)] * longer for g in range(len(order))])
+        wanted = [ladder[order.index(g)] * longer for g in range(len(order))]
+        self.takes([-(-n // multiple) * multiple for n, multiple in zip(wanted, self._multiples, strict=True)])
 
     def told_apart(self) -> Correspondence:
         """How the numbers correspond in as many traces as it takes to tell what they are: 18 of 19 rows and 2002 of 2003

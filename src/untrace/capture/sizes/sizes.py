@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +32,12 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 # of a shuffle or two) shows; but arrays of several such dimensions must stay below the 2**31 elements that JAX can index.
 _STARTS = {1: 2003, 2: 2003, 3: 499, 4: 127}
 _START = 67
+_BETWEEN = 8  # two sizes, that all but one of some is not another
 # An image that is halved several times needs a size that can be halved.
 _MOST_HALVED = 16
 _MOST_ATTEMPTS = 5
+_PRIMES = (5, 7, 11, 13, 17)  # how often as large as the example's are dimensions that are taken apart
+_MOST_NEAR = 2  # of them also with sizes that are near the example's
 _MOST_READ = 2000  # characters of an error
 # A trace of so many times as many equations is a loop over a size that was unrolled.
 _LONGER, _MORE = 2, 200
@@ -44,13 +48,16 @@ _TRACES = 3  # a capture may trace so often, to note calls
 class Group:
     """Dimensions of the inputs that are of one size: `old` in the example, `size` where it stands for nothing else.
 
-    `multiple`: what both are multiples of, where that is part of the program (an image that is halved).
+    `multiple`: what both are multiples of, where that is part of the program (an image that is halved). `terms`, `plus`:
+    what the size is the sum of, the sizes of other groups and how often each is in it.
     """
 
     places: tuple[Place, ...]
     old: int
     size: int
     multiple: int = 1
+    terms: tuple[tuple[int, int], ...] = ()
+    plus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +88,72 @@ def at_other_sizes(
     if any(jax_compat.has_typed_mesh(v.aval) for v in inputs if jax_compat.is_shaped_array(v.aval)):
         return
     roots = _roots(example)
-    tied = _candidates(example, [v.aval for v in inputs], roots)
+    every = _with_multiples(example, tied_dimensions(example.jaxpr), roots, plain)
+    given = [o.jaxpr.in_avals for o in (example, *others)]
+    every = [t if all(_is_sum(t, avals) for avals in given) else replace(t, terms=(), plus=0) for t in every]
+    # Those that are taken apart only where a text is proven for them: once, with all others.
+    choices = [every, [t for t in every if not t.parts]] if any(t.parts for t in every) else [every]
+    tied, sums = _candidates(example, every, roots)
     if not tied or len(leaves) != len(inputs):
         return
-    taken = correspondence(example.jaxpr).integers
+    taken = set(correspondence(example.jaxpr).integers)
     count = jax_compat.count_of_equations(example.jaxpr)
-    given = [o.jaxpr.in_avals for o in (example, *others)]
     is_one = lambda t: given[0][t.places[0][0]].shape[t.places[0][1]] == 1  # noqa: E731
     apart: set[tuple[Place, ...]] = set()
-    for chosen in _choices(tied, roots, is_one, apart):
-        groups = tuple(_sized(chosen, given, taken))
+    near_left = _MOST_NEAR
+
+    def attempt(chosen: Sequence[Tied], far: Sequence[int] | None = None) -> Sized | None:
+        """With sizes near the example's where the program is another one at those `far` from it."""
+        nonlocal near_left
+        is_near = far is not None
+        groups, whole = _told_apart(lambda taken: _sized(chosen, given, taken, is_near), taken, sums, example)
+
+        def at(sizes: Sequence[int]) -> Captured:
+            several = [replace(g, size=n) for g, n in zip(groups, sizes, strict=True)]
+            return plain(resized(example, _with_sums(several, sums, example)))
+
         try:
-            dynamic = resized(example, groups)
+            dynamic = resized(example, whole)
+            multiples = [g.multiple for g in groups]
+            if far is not None:
+                followed_numbers([at([g.size for g in groups]), example])
             with jax_compat.at_most_equations(_TRACES * (_LONGER * count + _MORE)):
                 captured = trace(dynamic)
-            every = [captured, example, *others]
-            sizes = [[one.jaxpr.in_avals[n].shape[axis] for one in every] for n, axis in (g.places[0] for g in groups)]
-
-            def at(others: Sequence[int], groups: Sequence[Group] = groups) -> Captured:
-                return plain(resized(example, [replace(g, size=n) for g, n in zip(groups, others, strict=True)]))
-
-            followed = Followed(followed_numbers(every), sizes, [g.multiple for g in groups], every, at)
+            several = [captured, example, *others]
+            sizes = [
+                [one.jaxpr.in_avals[n].shape[axis] for one in several] for n, axis in (g.places[0] for g in groups)
+            ]
+            try:
+                numbers = followed_numbers(several)
+            except Different:
+                if is_near or not near_left:
+                    raise
+                near_left -= 1
+                return attempt(chosen, [g.size for g in groups])
+            followed = Followed(numbers, sizes, multiples, several, at)
+            if far is not None:
+                followed.follows_nearby()
             least = followed.least()
             followed.turned()
+            most = [None] * len(groups) if far is None else followed.most_before(far)
             found = followed.told_apart()
         except UntraceError as error:
             apart.update(g.places for g in groups if _is_named(g, error))
-            continue
+            return None
         except Different:
-            continue
-        captured.beside = Beside(example, groups)
-        captured.limits = {g.size: Limit(n, g.multiple) for g, n in zip(groups, least, strict=True)}
-        if _noted(captured, found):
-            yield Sized(captured, dynamic, groups, found.objects)
+            return None
+        captured.beside = Beside(example, whole)
+        captured.limits = {g.size: Limit(n, g.multiple, m) for g, n, m in zip(groups, least, most, strict=True)}
+        captured.limits |= {g.size: Limit(2, terms=g.terms, plus=g.plus) for g in whole[len(groups) :]}
+        return Sized(captured, dynamic, groups, found.objects) if _noted(captured, found) else None
+
+    for number, some in enumerate(choices, 1):
+        tied, sums = _candidates(example, some, roots)
+        for chosen in _choices(tied, roots, is_one, apart):
+            if (sized := attempt(chosen)) is not None:
+                yield sized
+            if number < len(choices):
+                break
 
 
 def note_numbers(captured: Captured, form: Any, example: Any) -> bool:
@@ -189,18 +229,99 @@ def _roots(example: Captured) -> list[tuple[int, int]]:
     return found
 
 
-def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[int, int]]) -> list[Tied]:
-    """Dimensions that may be of another size, those of one size in one tree of many together: the layers of a model."""
+def _is_sum(tied: Tied, avals: Sequence[Any]) -> bool:
+    """Whether a size that is the sum of others is so among these types of the inputs."""
+    several = sum([avals[n].shape[axis] * count for (n, axis), count in tied.terms])
+    return not tied.terms or avals[tied.places[0][0]].shape[tied.places[0][1]] == several + tied.plus
+
+
+def _told_apart(
+    sized: Callable[[Set[int]], Sequence[Group]], taken: Set[int], sums: Sequence[Tied], example: Captured
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """Groups, and these with sums of theirs, of which no two are of one size. sized: the groups with none of some sizes."""
+    for _ in range(_MOST_ATTEMPTS):
+        groups = tuple(sized(taken))
+        whole = _with_sums(groups, sums, example)
+        counts = Counter([g.size for g in whole])
+        taken = taken | {size for size, count in counts.items() if count > 1}
+        if len(counts) == len(whole):
+            break
+    return groups, whole
+
+
+def _with_sums(groups: Sequence[Group], sums: Sequence[Tied], example: Captured) -> tuple[Group, ...]:
+    """The groups, and those of dimensions that are sums of theirs."""
+    sizes = {place: g for g in groups for place in g.places}
+    avals = example.jaxpr.in_avals
+    found: dict[Any, Group] = {}
+    for tied in sums:
+        counts = Counter[int]()
+        for place, count in tied.terms:
+            if place in sizes:
+                counts[sizes[place].size] += count
+        terms = tuple(sorted(counts.items()))
+        fixed = [avals[n].shape[axis] * count for (n, axis), count in tied.terms if (n, axis) not in sizes]
+        plus = tied.plus + sum(fixed)
+        old = avals[tied.places[0][0]].shape[tied.places[0][1]]
+        if terms:
+            whole = plus + sum([size * count for size, count in terms])
+            known = found.get((terms, plus))
+            places = (*known.places, *tied.places) if known else tied.places
+            found[terms, plus] = Group(places, old, whole, terms=terms, plus=plus)
+    return (*groups, *found.values())
+
+
+def _with_multiples(
+    example: Captured, every: Sequence[Tied], roots: Sequence[tuple[int, int]], plain: Callable[[Arguments], Captured]
+) -> Sequence[Tied]:
+    """Dimensions of inputs, those that are taken apart with what they are multiples of: of their parts those that stay as
+    they are at other sizes. Without these where the program takes no other ones."""
+    apart = {place for t in every if t.parts for place in t.places}
+    tied, sums = _candidates(example, every, roots)
+    several = [t for t in tied if not apart.isdisjoint(t.places)]
+    if not several:
+        return every
+    there: dict[tuple[Place, ...], Tied] = {}
+    if len(several) <= len(_PRIMES):
+        olds = [example.jaxpr.in_avals[n].shape[axis] for n, axis in (t.places[0] for t in several)]
+        groups = [Group(t.places, old, k * old) for t, old, k in zip(several, olds, _PRIMES, strict=False)]
+        try:
+            other = plain(resized(example, _with_sums(groups, sums, example)))
+            followed_numbers([other, example])
+            there = {t.places: t for t in tied_dimensions(other.jaxpr)}
+        except (UntraceError, Different):
+            pass
+    found = []
+    for t in every:
+        parts = there[t.places].parts if t.places in there else ()
+        if len(parts) == len(t.parts):
+            pairs = [zip(*of, strict=False) for of in zip(t.parts, parts, strict=True)]
+            found.append(replace(t, multiple=math.lcm(*[math.prod([a for a, b in of if a == b]) for of in pairs])))
+        elif not t.parts:
+            found.append(t)
+    return found
+
+
+def _candidates(
+    example: Captured, every: Sequence[Tied], roots: Sequence[tuple[int, int]]
+) -> tuple[list[Tied], list[Tied]]:
+    """Dimensions that may be of another size, those of one size in one tree of many together: the layers of a model. Beside
+    them those that are sums of others."""
     found: list[list[Place]] = []
     strided: set[Place] = set()
     by_tree: dict[tuple[int, int], list[Place]] = {}
-    for tied in tied_dimensions(example.jaxpr):
+    avals = example.jaxpr.in_avals
+    multiples: dict[Place, int] = {}
+    for tied in every:
+        if tied.terms:
+            continue
         size = avals[tied.places[0][0]].shape[tied.places[0][1]]
         leads = all(axis == 0 and roots[i][1] == 1 for i, axis in tied.places)
         if type(size) is not int or size < 1 or size == 1 and not leads:  # a batch of one is a batch
             continue
         if tied.strided:
             strided.update(tied.places)
+        multiples[tied.places[0]] = tied.multiple
         trees = {roots[i][0] for i, _ in tied.places if roots[i][1] > 1}
         known = [by_tree[tree, size] for tree in sorted(trees) if (tree, size) in by_tree]
         group = known[0] if known else []
@@ -213,7 +334,11 @@ def _candidates(example: Captured, avals: Sequence[Any], roots: Sequence[tuple[i
                 by_tree.update({key: group for key, value in by_tree.items() if value is other})
         group += tied.places
         by_tree.update({(tree, size): group for tree in trees})
-    return [Tied(tuple(sorted(group)), not strided.isdisjoint(group)) for group in found]
+    alone = []
+    for group in found:
+        multiple = math.lcm(*[multiples.get(place, 1) for place in group])
+        alone.append(Tied(tuple(sorted(group)), not strided.isdisjoint(group), multiple=multiple))
+    return alone, [tied for tied in every if tied.terms]
 
 
 def _is_named(group: Group, error: UntraceError) -> bool:
@@ -236,10 +361,19 @@ def _choices(
     leading = [t for t in whole if all(axis == 0 for _, axis in t.places)]
     data = [t for t in whole if t in leading or any(roots[i][1] == 1 for i, _ in t.places)]
     first = [t for t in leading if len({n for n, _ in t.places}) > 1] or leading
-    as_if_whole = [Tied(t.places) for t in several]
+    as_if_whole = [replace(t, strided=False) for t in several]
     alone = [[t] for t in reversed(first or [t for t in several if all(axis == 0 for _, axis in t.places)])]
     seen: list[list[Tied]] = [[]]
-    for choice in ([Tied(t.places) for t in tied], as_if_whole, several, whole, data, leading, first, *alone):
+    for choice in (
+        [replace(t, strided=False) for t in tied],
+        as_if_whole,
+        several,
+        whole,
+        data,
+        leading,
+        first,
+        *alone,
+    ):
         for _ in range(2):  # once more where the first told something
             left = [t for t in choice if t.places not in apart]
             if left not in seen and len(seen) <= _MOST_ATTEMPTS:
@@ -247,26 +381,30 @@ def _choices(
                 yield left
 
 
-def _sized(chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Any) -> list[Group]:
+def _sized(
+    chosen: Sequence[Tied], given: Sequence[Sequence[Any]], taken: Set[int], is_near: bool = False
+) -> list[Group]:
     """A size for each, that stands for nothing else in the trace. given: the types of the inputs in each example.
 
     They are in the order of the example's (a matrix of more rows than columns stays one). A size is odd where the example's
     is even, and even where that is odd: halves are rounded in one of them. What is taken apart in strides keeps the factors
-    of two that it has.
+    of two that it has. is_near: whether they are to be little larger than the example's.
     """
-    start = _STARTS.get(len(chosen), _START)
+    start = _START if is_near else _STARTS.get(len(chosen), _START)
     found: dict[int, Group] = {}
     taken_here: list[int] = []
     sizes = [[avals[t.places[0][0]].shape[t.places[0][1]] for avals in given] for t in chosen]
     last = 0
     for place in sorted(range(len(chosen)), key=lambda i: sizes[i][0]):
         tied, old = chosen[place], sizes[place][0]
-        multiple = min(math.gcd(*sizes[place], _MOST_HALVED), _MOST_HALVED) if tied.strided else 1
-        power = multiple if tied.strided else 1 + old % 2
-        prime = max(start, last + 1, 3 * old // 2) // power
+        halved = min(math.gcd(*sizes[place], _MOST_HALVED), _MOST_HALVED) if tied.strided else 1
+        multiple = math.lcm(halved, tied.multiple)
+        power = multiple if tied.strided or multiple > 1 else 1 + old % 2
+        larger = old + _BETWEEN if is_near else 3 * old // 2
+        prime = max(start, last + _BETWEEN if last else 0, larger) // power
         while (
             not _is_prime(prime)
-            or prime * power <= last
+            or prime * power < last + _BETWEEN * bool(last)
             or prime * power in sizes[place]
             or any(prime * k in taken or prime * k in taken_here for k in (1, 2, 4, 8, 16))
         ):

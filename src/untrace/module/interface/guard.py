@@ -92,8 +92,11 @@ def guard_of(
     )
     texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
     found = dict(module.guarded.settings)
+    words = module.described.sizes
     for setting in ("least", "most", "multiples"):
-        found[setting] = {module.described.sizes[n]: m for n, m in found.pop(setting, {}).items()}
+        found[setting] = {words[n]: m for n, m in found.pop(setting, {}).items()}
+    sums = found.pop("sums", {}).items()
+    found["sums"] = {words[n]: _sum_in_words(terms, plus, words) for n, (terms, plus) in sums}
     settings = [(key, Text(_written(setting))) for key, setting in sorted(found.items()) if setting]
     module.helper(describe)
     short = _with_letters(_shortened(texts))
@@ -103,6 +106,11 @@ def guard_of(
     checked = Checked(names, module.helper("_checked").flat(), short, is_short, settings)
     answers = [(question, Text(_written(answer))) for question, answer in module.guarded.answers.items()]
     return [Assign([], Call(module.helper("_placed").flat(), [], answers)), checked] if answers else [checked]
+
+
+def _sum_in_words(terms: Sequence[tuple[int, int]], plus: int, words: Mapping[int, str]) -> str:
+    several = [words[size] if count == 1 else f"{count}*{words[size]}" for size, count in terms]
+    return " + ".join([*several, str(plus)] if plus else several)
 
 
 def _written(setting: object) -> str:

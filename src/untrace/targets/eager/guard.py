@@ -91,11 +91,11 @@ def classes_in(tree: PyTree) -> dict[str, str] | type:
 
 
 @helper(last="_compared")
-def _compared(types, found, least, most, multiples):
+def _compared(types, found, least, most, multiples, sums):
     """Raises where types in words are not those that this was written for."""
-    import hashlib, itertools, re
+    import hashlib, itertools, math, re
 
-    sizes = {}
+    sizes: dict[str, str] = {}
     for (name, expected), words in zip([t.split(": ", 1) for t in types.split("; ") if t], found, strict=True):
         if expected[0] == "#":
             words = "#" + hashlib.sha256(words.encode()).hexdigest()[:12]
@@ -108,6 +108,10 @@ def _compared(types, found, least, most, multiples):
                 raise TypeError(
                     f"this was written for {name}: {expected}, not for {words}. Write the original for that."
                 )
+    for size, text in sums.items():  # `n: "2*m + k"`
+        terms = [[int(sizes.get(f, f)) for f in term.split("*")] for term in text.split(" + ")]
+        if int(sizes[size]) != sum([math.prod(term) for term in terms]):
+            raise TypeError(f"this was written for {size} = {text}, not for {sizes}. Write the original for that.")
 
 
 @helper()

@@ -15,7 +15,7 @@ from untrace.python.helpers import helper
 
 
 @helper("jax", "jnp", last="_checked", state=("_KNOWN = set()",))
-def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=False, prng=None):
+def _checked(types, *values, least={}, most={}, multiples={}, sums={}, weak=False, x64=False, prng=None):
     """The values, numbers as arrays, where this was written for them: `x: f32[n,3]` may have `n` from 2 (`least`) to `most`."""
     leaves, tree = jax.tree.flatten(values)
     if not all([hasattr(leaf, "aval") for leaf in leaves]):
@@ -28,7 +28,7 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
     except (TypeError, ValueError):  # a static field that has no hash
         key, is_known = types, False
     if not is_known:
-        import fnmatch, hashlib, itertools, re
+        import fnmatch, hashlib, itertools, math, re
 
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
@@ -48,6 +48,11 @@ def _checked(types, *values, least={}, most={}, multiples={}, weak=False, x64=Fa
                     given += [f"{n} ≥ {least[n]}" for n in least] + [f"{n} ≤ {most[n]}" for n in most]
                     given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
+        for size, text in sums.items():  # `n: "2*m + k"`
+            terms = [[int(sizes.get(f, f)) for f in term.split("*")] for term in text.split(" + ")]
+            if int(sizes[size]) != sum([math.prod(term) for term in terms]):
+                given = ", ".join([f"{n} = {number}" for n, number in sizes.items()])
+                raise TypeError(f"this was written for {size} = {text}, not for {given}. {said}")
         _KNOWN.add(key)
     return values[0] if len(values) == 1 else values
 
@@ -125,6 +130,7 @@ def guarded_by(captured: Captured) -> Guarded:
     settings["least"] = {size: limit.least for size, limit in limits if limit.least != max(limit.multiple, 2)}
     settings["most"] = {size: limit.most for size, limit in limits if limit.most is not None}
     settings["multiples"] = {size: limit.multiple for size, limit in limits if limit.multiple > 1}
+    settings["sums"] = {size: (limit.terms, limit.plus) for size, limit in limits if limit.terms}
     questions = set(captured.asked)
     if jax_compat.speaks_of_devices(alive):
         questions.add("devices" if "devices" in questions else "device_count")

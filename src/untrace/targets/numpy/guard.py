@@ -9,7 +9,7 @@ from untrace.targets.eager.guard import _compared, _each, _in_words
 
 
 @helper("np", needs=("_each", "_in_words", "_compared"), last="_checked", target="numpy")
-def _checked(types, *values, least={}, most={}, multiples={}, classes={}, x64=False):
+def _checked(types, *values, least={}, most={}, multiples={}, sums={}, classes={}, x64=False):
     """The values, as arrays of JAX's types, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 on."""
     import re
 
@@ -25,7 +25,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, classes={}, x64=Fa
         return f"{kind}[{','.join(map(str, value.shape))}]"
 
     values = [_each(value, array, classes) for value in values]
-    _compared(types, [_in_words(_each(value, word, classes), classes) for value in values], least, most, multiples)
+    words = [_in_words(_each(value, word, classes), classes) for value in values]
+    _compared(types, words, least, most, multiples, sums)
     return values[0] if len(values) == 1 else values
 
 

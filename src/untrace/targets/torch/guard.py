@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @helper("torch", needs=("_each", "_in_words", "_compared"), last="_checked", target="torch")
-def _checked(types, *values, least={}, most={}, multiples={}, classes={}, x64=False):
+def _checked(types, *values, least={}, most={}, multiples={}, sums={}, classes={}, x64=False):
     """The values, as tensors of JAX's types, where this was written for them: `x: f32[n,3]` is of any size `n` from 2 on."""
     narrow = {torch.float64: torch.float32, torch.int64: torch.int32, torch.complex128: torch.complex64}
 
@@ -27,5 +27,6 @@ def _checked(types, *values, least={}, most={}, multiples={}, classes={}, x64=Fa
         return f"{kind.replace('complex', 'c')}[{','.join([str(int(n)) for n in value.shape])}]"
 
     values = [_each(value, tensor, classes) for value in values]
-    _compared(types, [_in_words(_each(value, word, classes), classes) for value in values], least, most, multiples)
+    words = [_in_words(_each(value, word, classes), classes) for value in values]
+    _compared(types, words, least, most, multiples, sums)
     return values[0] if len(values) == 1 else values
