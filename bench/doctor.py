@@ -1,9 +1,10 @@
-"""What `untrace.doctor` finds of the functions in `doctor_cases.py` and the seven `doctor_fresh` files, and of healthy ones.
+"""What `untrace.doctor` finds of the functions in `doctor_cases.py` and the eight `doctor_fresh` files, and of healthy ones.
 
-    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--fresh3] [--fresh4] [--fresh5] [--fresh6] [--fresh7] [--quick]
+    python bench/doctor.py [--only NAME ...] [--fresh] [--fresh2] [--fresh3] [--fresh4] [--fresh5] [--fresh6] [--fresh7]
+        [--fresh8] [--quick]
 
 Of a faulty function: found, the statement, the cause, a repair, and its worst error on the case's points in ULP (of the
-textbook's result in float64). Of a healthy one: whether anything was found. --fresh to --fresh7: only those that were frozen
+textbook's result in float64). Of a healthy one: whether anything was found. --fresh to --fresh8: only those that were frozen
 before the doctor was run on them, which else are counted by themselves as well. --quick leaves the healthy ones out.
 """
 
@@ -23,6 +24,7 @@ import doctor_fresh4
 import doctor_fresh5
 import doctor_fresh6
 import doctor_fresh7
+import doctor_fresh8
 import doctor_healthy  # noqa: F401  # fills the list
 import jax
 import jax.numpy as jnp
@@ -41,6 +43,7 @@ GROUPS: dict[str, Callable[[cases.Case], bool]] = {
     "fresh5": lambda case: hasattr(doctor_fresh5, case.name),
     "fresh6": lambda case: hasattr(doctor_fresh6, case.name),
     "fresh7": lambda case: hasattr(doctor_fresh7, case.name),
+    "fresh8": lambda case: hasattr(doctor_fresh8, case.name),
     "all": lambda case: True,
 }
 
@@ -109,6 +112,7 @@ def main() -> None:
     parser.add_argument("--fresh5", action="store_true")
     parser.add_argument("--fresh6", action="store_true")
     parser.add_argument("--fresh7", action="store_true")
+    parser.add_argument("--fresh8", action="store_true")
     options = parser.parse_args()
     asked = [group for group in GROUPS if getattr(options, group, False)] or ["all"]
     faulty, healthy = [
