@@ -32,7 +32,7 @@ _KEYWORDS = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
 # Functions that are not tried: the signs of their vectors are another library's, and `eigvals` of NaN ends the process.
 _UNTRIED = frozenset(f"torch.linalg.{name}" for name in ("eig", "eigh", "eigvals", "svd"))
 # Functions that want tensors alone.
-_WITHOUT_NUMBERS = frozenset("atan2 nextafter igamma igammac zeta polygamma complex dot_general".split())
+_WITHOUT_NUMBERS = frozenset("atan2 nextafter igamma igammac zeta polygamma complex dot_general stack".split())
 
 # What `x.at[index].add(y)` and its like do with both; "" where `y` takes the place of the other.
 UPDATES = {
