@@ -28,11 +28,9 @@ def dot_general(
 
 
 def _sum_type(w: Any) -> np.dtype:
-    """The type in which products are summed: of narrow floats, float32."""
+    """The type in which products are summed: float32 where they become narrow floats."""
     out = np.dtype(w.out_avals[0].dtype)
-    dtypes = {np.dtype(a.dtype) for a in w.avals}
-    is_narrow = any(d.kind not in "iubc" and d.itemsize < _LEAST_PRECISE for d in dtypes)
-    return np.dtype(np.float32) if is_narrow and out.itemsize < _LEAST_PRECISE else out
+    return np.dtype(np.float32) if out.kind not in "iubc" and out.itemsize < _LEAST_PRECISE else out
 
 
 def _in_type(w: Any, operands: Sequence[Expr], dtype: np.dtype) -> list[Expr]:
