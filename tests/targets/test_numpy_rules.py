@@ -65,7 +65,6 @@ def test_numbers_of_64_bits() -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "scatter": lambda a, places: a.at[places[2:5]].apply(jnp.sin),
     "reduce": lambda a: lax.reduce(a, np.float32(0), lambda x, y: lax.cond(x > y, jnp.sin, jnp.cos, x) + y, (0,)),
     "rng_bit_generator": lambda raw: lax.rng_bit_generator(jnp.tile(raw, 2), (3,)),
     "eigh": lambda spd: lax.linalg.eigh(spd, subset_by_index=(0, 2)),

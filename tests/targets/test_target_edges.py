@@ -74,3 +74,21 @@ def test_a_factor_leaves_what_stands_above_the_diagonal(target, dtype):
     x[1] = -1
     text = untrace.decompile(lax.linalg.cholesky_p.bind, target=target, sizes="fixed")(x)
     np.testing.assert_allclose(text(x), jax.jit(lax.linalg.cholesky_p.bind)(x), rtol=1e-3)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_numbers_are_stacked_beside_arrays(target):
+    def stacked(i, x, h):
+        return jnp.stack([i, jnp.int32(0)]), jnp.stack([x, jnp.float32(0.5), x * x]), jnp.stack([jnp.float16(1), h])
+
+    _same(target, stacked, np.int32(3), np.float32(2.5), np.float16(2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_product_of_integers_as_narrow_floats_is_summed_in_wider_ones(target):
+    def product(x, y):
+        products = [lax.dot(x, y, preferred_element_type=narrow) for narrow in (jnp.bfloat16, jnp.float16)]
+        return [lax.bitcast_convert_type(p, jnp.int16) for p in products]
+
+    r = np.random.default_rng(0)
+    _same(target, product, *[r.integers(-9, 9, shape).astype(np.int8) for shape in ((4, 60), (60, 3))])

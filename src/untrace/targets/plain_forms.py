@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from untrace.ir.calls import replaces
+from untrace.ir.evaluate import evaluate
+from untrace.ir.nodes import Function
 from untrace.ir.types import Data, Parameter, PrimitiveObject
+
+_INDEX = 4  # bytes of an integer that can say any place
 
 PlainForm = Callable[..., Sequence[Data]]  # of the operands, the results
 
@@ -107,7 +113,57 @@ def _reflected(*, left: bool, transpose: bool, **others: Parameter) -> PlainForm
     return lambda *args: [_of_each(product)(*args)]
 
 
+def _applied(
+    *,
+    dimension_numbers: lax.ScatterDimensionNumbers,
+    mode: Parameter,
+    update_jaxpr: Function | None,
+    update_consts: Sequence[Parameter] = (),
+    **others: Parameter,
+) -> PlainForm | None:
+    """`scatter` by a function of what is there and of an update: window by window, as one index may come several times."""
+    d = dimension_numbers
+    if update_jaxpr is None or replaces(update_jaxpr) or update_consts:
+        return None
+
+    def applied(x: Data, indices: Data, updates: Data) -> Sequence[Data]:
+        kept = [axis for axis in range(x.ndim) if axis not in (*d.inserted_window_dims, *d.operand_batching_dims)]
+        sizes = [1] * x.ndim
+        for axis, dim in zip(kept, d.update_window_dims, strict=True):
+            sizes[axis] = updates.shape[dim]
+        ahead = [dim for dim in range(updates.ndim) if dim not in d.update_window_dims]
+        windows = updates.transpose(*ahead, *d.update_window_dims).reshape(-1, *sizes)
+        if 0 in windows.shape:
+            return [x]
+        indices = indices if indices.dtype.itemsize >= _INDEX else indices.astype(np.int32)
+        places = [jnp.zeros(indices.shape[:-1], indices.dtype)] * x.ndim
+        for k, axis in enumerate(d.scatter_dims_to_operand_dims):
+            places[axis] = indices[..., k]
+        for axis, dim in zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True):
+            places[axis] = lax.broadcasted_iota(indices.dtype, indices.shape[:-1], dim)
+        starts = jnp.stack(places, -1).reshape(-1, x.ndim)
+        last = np.array([n - size for n, size in zip(x.shape, sizes, strict=True)], indices.dtype)
+
+        def of_window(old: Data, update: Data) -> Data:
+            if old.size == 1:
+                return evaluate(update_jaxpr, old.reshape(()), update.reshape(()))[0].reshape(old.shape)
+            each = jax.vmap(lambda *pair: evaluate(update_jaxpr, *pair)[0])
+            return each(old.ravel(), update.ravel()).reshape(old.shape)
+
+        def turn(k: Data, x: Data) -> Data:
+            start = jnp.clip(starts[k], 0, last)
+            old = lax.dynamic_slice(x, list(start), sizes)
+            new = of_window(old, windows[k])
+            if mode != lax.GatherScatterMode.CLIP:
+                new = jnp.where(jnp.all(start == starts[k]), new, old)
+            return lax.dynamic_update_slice(x, new, list(start))
+
+        return [turn(0, x) if len(windows) == 1 else lax.fori_loop(0, len(windows), turn, x)]
+
+    return applied
+
+
 _FORMS: dict[str, Callable[..., PlainForm | None]] = {
     "psum": _reduced(jnp.sum), "pmax": _reduced(jnp.max), "pmin": _reduced(jnp.min), "approx_top_k": _largest,
-    "geqrf": _householder, "ormqr": _reflected,
+    "geqrf": _householder, "ormqr": _reflected, "scatter": _applied,
 }  # fmt: skip

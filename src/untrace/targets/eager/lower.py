@@ -13,7 +13,7 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
-from untrace.ir.calls import function_run, is_call
+from untrace.ir.calls import function_run, is_call, replaces
 from untrace.ir.nodes import (
     Atom,
     Cond,
@@ -171,7 +171,7 @@ class _Lowering:
                 self.has_rules = True
                 self.ruled_by_author += [callee.function.name or callee.name] * (not self.in_library)
             self._call(run[0], run[0].name or callee.name, run[1], equation, found, new)
-        elif self.library.rules.find(callee.name) is None and (own := implementation(equation)) is not None:
+        elif not self._is_known(equation) and (own := implementation(equation)) is not None:
             self._call(own, callee.name, inputs, equation, found, new)
         else:
             if self.library.rules.find(callee.name) is None:
@@ -228,6 +228,12 @@ class _Lowering:
             new[output] = made
             if type(made) is Value and made not in inputs and len(live) == 1:
                 made.hint, made.named, made.named_inside = output.hint, output.named, output.named_inside
+
+    def _is_known(self, equation: Equation) -> bool:
+        """Whether the library's rules have a primitive; those of `scatter` know no function that makes the new elements."""
+        name = equation.callee.name
+        is_applied = name == "scatter" and not replaces(equation.params["update_jaxpr"])
+        return not is_applied and self.library.rules.find(name) is not None
 
     def _miss(self, word: str, origin: Origin) -> None:
         where = next((line for line in (_line(origin), *self.around[::-1]) if line), "")
