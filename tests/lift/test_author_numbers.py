@@ -267,6 +267,17 @@ def test_other_targets_have_them_as_well(target: str) -> None:
         assert "[[1.0, STEP], [0.0, 2 * GRAVITY]]" in text.source and "\nSTEP = 0.01\n" in text.source, text.source
 
 
+@pytest.mark.parametrize("target", ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])])
+def test_loops_of_other_targets_run_as_often_as_the_author_says(target: str) -> None:
+    def summed(v: Any) -> Any:
+        v, _ = jax.lax.scan(lambda c, _: (jnp.sin(c), None), v, length=CELLS)
+        return jax.lax.fori_loop(COUNT, CELLS, lambda i, c: jnp.cos(c) * i, v)
+
+    text = untrace.decompile(summed, target=target)(X)
+    np.testing.assert_allclose(np.asarray(text(X)), summed(X), rtol=1e-5, atol=1e-5)
+    assert "in range(CELLS):" in text.source and ".arange(COUNT, CELLS, dtype=" in text.source, text.source
+
+
 def spun(x: Any, v: Any, dt: Any) -> Any:
     return x + dt * jnp.sin(v), v - dt / 2 * jnp.cos(x)
 

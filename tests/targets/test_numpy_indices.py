@@ -53,7 +53,7 @@ def test_so_does_a_gradient_inside_a_loop():
     assert "lax.scan(step, x, length=5)" in d.source
     assert "c[FIRST]" in d.source or "x[FIRST]" in d.source
     assert ".at[SECOND].add(" in d.source and "lax.gather" not in d.source
-    assert d.proof.level == "bits" and "close over more than once" in str(d.proof)
+    assert d.proof.level == "hlo" and "close over more than once" in str(d.proof)
 
 
 def energy(x, first, second, rest):

@@ -13,6 +13,7 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Library, Literal, Scan, Slot, Value, While
 from untrace.module.inlining import foldable
+from untrace.module.library_calls import author_number
 from untrace.module.rules import DECLINE, WRITTEN, Whole
 from untrace.python.statements import Assign, For, If, Lines, Loop, Statement
 from untrace.python.tree import Binary, Call, Expr, List, Name, Slice, Subscript, Symbol, Text, Tuple, Unary
@@ -50,7 +51,7 @@ def scan(
     carried = _start(w, inner, [inputs[loop.consts + i] for i in places], params, [outputs[i] for i in places])
     elements, arrays = [], []
     if counter is not None and counter.param in read:
-        ends = [counter.start + length] if not counter.start else [counter.start, counter.start + length]
+        ends = [_size(w, n) for n in (counter.start, counter.start + length) if n]
         arrays.append(w.array_call("arange", *ends, dtype=w.dtype(counter.param.aval.dtype)))
         elements.append(inner.bind_parameter(counter.param, "i").id)
     for atom, param in zip(inputs[first:], body.params[first:], strict=True):
@@ -66,7 +67,7 @@ def scan(
     for name, i in zip(lists, kept, strict=True):
         inner.statements.append(Assign((), Call(f"{name}.append", [inner.atom(body.results[i])])))
     _hand_on(inner, carried, results)
-    turns = arrays[0] if len(arrays) == 1 else Call("zip", arrays) if arrays else Call("range", [w.source(length)])
+    turns = arrays[0] if len(arrays) == 1 else Call("zip", arrays) if arrays else Call("range", [_size(w, length)])
     w.statements.append(For(", ".join(elements) or "_", turns, inner.statements))
     _name_results(w, carried, [outputs[i] for i in places])
     for name, i in zip(lists, kept, strict=True):
@@ -78,6 +79,11 @@ def scan(
         w.statements.append(Assign([name], stacked, w.equation.origin))
         w.names[output] = Name(name)
     return WRITTEN
+
+
+def _size(w: EagerFunction, size: int) -> Expr:
+    """How often a loop runs, or where it begins, by the author's words where he has any."""
+    return author_number(w.module, w.equation, size) or w.source(size)
 
 
 def while_(
