@@ -104,6 +104,29 @@ def test_static_fields_are_refused_where_the_text_depends_on_them(tmp_path):
     assert length(Body(jnp.ones(3), 5.0, "a")) == 3.0
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["rows", "columns", "rate", "word", "other", "flag"]
+)
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    x: jax.Array
+    rows: int = 3
+    columns: int = 4
+    rate: float = 0.5
+    word: str = "a"
+    other: str = "b"
+    flag: bool = True
+
+
+def test_of_many_static_fields_only_those_that_matter_are_fixed(tmp_path):
+    found = untrace.decompile(lambda one, two: jnp.sum(one.x) * one.rate + two.x)(Layer(X), Layer(X, rate=2.0))
+    text = saved(found, tmp_path)
+    given = Layer(X, 7, 8, 0.5, "c", "d", False)
+    np.testing.assert_array_equal(text(given, given), jnp.sum(X) * 0.5 + X)
+    with pytest.raises(TypeError, match=REFUSED):
+        text(dataclasses.replace(given, rate=0.25), given)
+
+
 @pytest.mark.parametrize(
     "tree, others",
     [

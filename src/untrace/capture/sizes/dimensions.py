@@ -74,9 +74,7 @@ class _Ties:
         self._strided: set[int] = set()  # dimensions, not roots
         self._parts: dict[int, set[int]] = {}  # dimension -> where slices of one begin in it
         self.whole: dict[int, int] = {}  # dimension of a slice -> that which it is a part of
-        self._sums: list[
-            tuple[int, Sequence[int]]
-        ] = []  # (dimension, those that it is put together of, or taken apart to)
+        self._sums: list[tuple[int, Sequence[int]]] = []  # (dimension, those that it is as large as together)
         self._rows: list[tuple[int, int]] = []  # (dimension, as many places at which something is taken of it)
         self._apart: list[tuple[int, Sequence[int]]] = []  # (dimension, those that it is taken apart to)
         self._together: list[tuple[int, Sequence[int]]] = []  # (dimension, those that it is put together of)
@@ -383,10 +381,10 @@ def _reshaped(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     ties.tie(operand[len(operand) - right :], result[len(result) - right :])
     old = [d for d in operand[left : len(operand) - right] if ties.sizes[d] != 1]
     new = [d for d in result[left : len(result) - right] if ties.sizes[d] != 1]
-    if len(new) > 1:
-        if len(old) == 1:
-            ties.take_apart(old[0], new)
-        ties.fix(*old[1:] and old)
+    if len(new) > 1 and len(old) == 1:
+        ties.take_apart(old[0], new)
+    elif len(new) > 1:
+        ties.fix(*old)
     elif len(old) > 1:
         for whole in new:
             ties.put_together(whole, old)

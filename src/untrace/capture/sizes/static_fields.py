@@ -14,7 +14,7 @@ from untrace.jaxprs.equal.comparer import Comparer
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Field = tuple[int, ...]  # number of the node in the tree, and the way through the tuples of its static data
 
-_MOST_FIELDS = 4  # that are tried one by one, where all at once matter
+_MOST_TRACES = 10  # in search of them
 
 
 def with_idle_fields_changed(example: Captured, trace: Callable[[Arguments], Captured]) -> Arguments | None:
@@ -23,29 +23,43 @@ def with_idle_fields_changed(example: Captured, trace: Callable[[Arguments], Cap
     None where there is no such field. trace: traces the function on other arguments.
     """
     leaves, tree = jax.tree_util.tree_flatten((example.args, example.kwargs))
-    fields: list[Field] = []
-    _changed(tree, None, fields)
+    kinds: dict[Field, type] = {}
+    _changed(tree, None, kinds)
+    fields = list(kinds)
     if not fields:
         return None
 
     def is_idle(chosen: Sequence[Field]) -> bool:
         try:
-            arguments = jax.tree_util.tree_unflatten(_changed(tree, chosen, []), leaves)
+            arguments = jax.tree_util.tree_unflatten(_changed(tree, chosen, {}), leaves)
             return Comparer().same(example.jaxpr, trace(arguments).jaxpr)
         except Exception:  # whatever a class makes of fields that it never had
             return False
 
+    left = _MOST_TRACES
+
+    def idle_among(several: Sequence[Field]) -> list[Field]:
+        """Those of the fields that alone, or with others, make no difference: all, or of each half."""
+        nonlocal left
+        left -= 1
+        if left < 0 or not several:
+            return []
+        if is_idle(several):
+            return list(several)
+        half = len(several) // 2
+        return [*idle_among(several[:half]), *idle_among(several[half:])] if half else []
+
     idle = fields if is_idle(fields) else []
-    if not idle and 1 < len(fields) <= _MOST_FIELDS:
-        idle = [field for field in fields if is_idle([field])]
+    if not idle and len(fields) > 1:  # sizes, words, switches: what is of one type is more often of one kind
+        idle = [f for kind in dict.fromkeys(kinds.values()) for f in idle_among([f for f in fields if kinds[f] is kind])]
     if not idle or len(idle) < len(fields) and len(idle) > 1 and not is_idle(idle):
         return None
-    args, kwargs = jax.tree_util.tree_unflatten(_changed(tree, idle, []), leaves)
+    args, kwargs = jax.tree_util.tree_unflatten(_changed(tree, idle, {}), leaves)
     return args, kwargs
 
 
-def _changed(tree: Any, chosen: Sequence[Field] | None, found: list[Field]) -> Any:
-    """The tree with those fields changed (all: None); `found` gets all fields that there are."""
+def _changed(tree: Any, chosen: Sequence[Field] | None, found: dict[Field, type]) -> Any:
+    """The tree with those fields changed (all: None); `found` gets what type each field that there is has."""
     count = -1
 
     def other(value: Any, way: Field) -> Any:
@@ -54,7 +68,7 @@ def _changed(tree: Any, chosen: Sequence[Field] | None, found: list[Field]) -> A
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if type(value) not in (bool, int, float, str):
             return value
-        found.append(way)
+        found[way] = type(value)
         if chosen is not None and way not in chosen:
             return value
         if type(value) is bool:
