@@ -51,7 +51,9 @@ def with_idle_fields_changed(example: Captured, trace: Callable[[Arguments], Cap
 
     idle = fields if is_idle(fields) else []
     if not idle and len(fields) > 1:  # sizes, words, switches: what is of one type is more often of one kind
-        idle = [f for kind in dict.fromkeys(kinds.values()) for f in idle_among([f for f in fields if kinds[f] is kind])]
+        idle = [
+            f for kind in dict.fromkeys(kinds.values()) for f in idle_among([f for f in fields if kinds[f] is kind])
+        ]
     if not idle or len(idle) < len(fields) and len(idle) > 1 and not is_idle(idle):
         return None
     args, kwargs = jax.tree_util.tree_unflatten(_changed(tree, idle, {}), leaves)

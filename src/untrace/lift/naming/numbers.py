@@ -1,5 +1,6 @@
 """The author's words for numbers: `GRAVITY` for 9.81 and `DT / 2` for 0.005, where an operand of the expression behind an
-equation is made of numbers and of numbers of its module, and its value is the one that the equation takes.
+equation is made of numbers and of numbers of its module, and its value is the one that the equation takes. Those that an
+object of the module holds (`CONFIG.rate`) are called after both (`CONFIG_RATE`).
 
 Nothing of the author's is run for it: names are looked up in the module, and Python's arithmetic is done here.
 """
@@ -97,7 +98,7 @@ def _numbers_in(part: ast.expr, scope: _Scope, words: dict[str, dict[str, SaidNu
         case ast.Constant(value=int() | float() as value) if type(value) is not bool:
             words.setdefault(repr(value), {})[""] = None
             return Counter([repr(value)])
-        case ast.Name():
+        case ast.Name() | ast.Attribute() | ast.Subscript():
             names: dict[str, Given] = {}
             try:
                 value, written = _Reader(names).value(part, scope)
@@ -387,6 +388,11 @@ class _Reader:
                 module = scope.values.get(name)
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
                     return _OF_MODULES[attribute], node
+                return self._of_settings(node, scope)
+            case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
+                if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
+                    return self._of_settings(node, scope)
+                return self._guessed()
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 found, written = self.value(operand, scope)
                 return -found, ast.UnaryOp(ast.USub(), written)
@@ -400,6 +406,22 @@ class _Reader:
             case ast.Call(func=ast.Name(id="len")):
                 return self._guessed()
         raise _NoNumber
+
+    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: _Scope) -> tuple[Number, ast.expr]:
+        """`CONFIG.rate` and `CONFIG["rate"]`, of an object of the module that only holds values, as `CONFIG_RATE`."""
+        owner = node.value
+        while isinstance(owner, ast.Name) and not scope.has_global(owner.id):
+            owner, scope = scope.meaning(owner.id)
+        if not isinstance(owner, ast.Name):
+            raise _NoNumber
+        key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", "")
+        found = _held(scope.values.get(owner.id), key, isinstance(node, ast.Attribute))
+        name = f"{owner.id}_{key}".upper()
+        is_number = isinstance(found, int | float) and type(found) in (int, float)
+        if not is_number or not name.isidentifier() or name in scope.values:
+            raise _NoNumber
+        self.names[name] = Given(found, None, {})
+        return found, ast.Name(name)
 
     def rows(self, node: ast.expr, scope: _Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
@@ -418,6 +440,20 @@ class _Reader:
         if self.guess is None or is_second:
             raise _NoNumber
         return self.guess, ast.Constant(self.guess)
+
+
+def _held(settings: object, key: str, is_attribute: bool) -> object:
+    """What a dict, a class, or an object with no code of its own for it, has under a name; None where that is not to be seen."""
+    if not is_attribute:
+        return settings.get(key) if type(settings) is dict else None
+    classes = settings.__mro__ if isinstance(settings, type) else type(settings).__mro__
+    of_class = next((vars(c)[key] for c in classes if key in vars(c)), None)
+    if isinstance(settings, type):
+        return of_class
+    if isinstance(settings, tuple):
+        fields = getattr(type(settings), "_fields", ())
+        return tuple.__getitem__(settings, fields.index(key)) if key in fields else None
+    return getattr(settings, "__dict__", {}).get(key, of_class)
 
 
 def _given(name: str, value: Number, scope: _Scope) -> Given:

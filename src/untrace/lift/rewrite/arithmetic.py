@@ -177,14 +177,15 @@ def scalar_operand(body: Body, eqn: Any) -> Any:
             continue
         literal = body.scalar(atom)
         # What is there as an array for something else is that array here as well.
-        if literal is not None and body.scalar(other) is None and _is_scalar_to_all(body, atom):
+        if literal is not None and body.scalar(other) is None and is_scalar_to_all(body, atom):
             strong = jax_compat.literal(np.asarray(literal.val).astype(literal.aval.dtype)[()], literal.aval)
             return eqn.replace(invars=[strong, y] if place == 0 else [x, strong])
     return None
 
 
-def _is_scalar_to_all(body: Body, atom: Any) -> bool:
-    return all(user.primitive.name in ELEMENTWISE for user in body.users(atom))
+def is_scalar_to_all(body: Body, atom: Any) -> bool:
+    """Whether the equations that take a number that was made an array may take the number."""
+    return all(user.primitive.name in (*ELEMENTWISE, "broadcast_in_dim") for user in body.users(atom))
 
 
 _BROADCASTING = ("mul", "add", "sub", "div", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or")

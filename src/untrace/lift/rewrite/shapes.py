@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.rewrite.arithmetic import ELEMENTWISE
+from untrace.lift.rewrite.arithmetic import ELEMENTWISE, is_scalar_to_all
 from untrace.lift.rewrite.common_subexpressions import author_chain
 from untrace.lift.rewrite.rematerialised_operands import INDEXED
 from untrace.lift.rewrite.simplify import Body, rewrite
@@ -88,6 +88,8 @@ def broadcast_twice(body: Body, eqn: Any) -> Any:
     is_number = type(inner.invars[0]) is Literal
     if not is_number and not body.in_backward_pass(eqn) and not _in_one_function(body, inner, eqn):
         return None  # other calls of the function may pass something else
+    if is_number and not body.in_backward_pass(eqn) and not is_scalar_to_all(body, x):
+        return None  # it is there for something else
     # A number needs no axes to be promoted, and what only got axes in front is promoted from what it was.
     if body.scalar(x) is None and _is_promotion(body, eqn, x.aval.shape) and not _has_axes_in_front(inner):
         return None

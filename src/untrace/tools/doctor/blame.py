@@ -95,9 +95,7 @@ class _Court:
                     self._tainted[quantity] = wrong
         return blamed
 
-    def _wrong(
-        self, quantity: Quantity, as_a_whole: bool, is_handed_on: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _wrong(self, quantity: Quantity, as_a_whole: bool, is_handed_on: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Of each sample the worst error, and whether something was lost. as_a_whole: in ULP of its largest number."""
         values, truth = np.asarray(quantity.computed)[self._rows], truth_of(np.asarray(quantity.exact)[self._rows])
         high = truth.low[0]

@@ -15,7 +15,7 @@ from untrace.ir.nodes import Equation, Literal, Value
 from untrace.lift.recognise import library, signatures
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
 from untrace.lift.recognise.idioms.random import over_keys
-from untrace.lift.recognise.idioms.reductions import axis_arguments
+from untrace.lift.recognise.idioms.reductions import axis_arguments, said_axis
 from untrace.lift.recognise.scalars import python_scalar
 
 Reader = Callable[[Matcher, Equation, Any], Iterator[Guess]]
@@ -207,7 +207,7 @@ def _var(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
         return
     rank = len(x.aval.shape)
     keepdims = len(_out(equation).shape) == rank
-    for kwargs in axis_arguments(inside.params["axes"], rank, keepdims and rank > 0):
+    for kwargs in axis_arguments(inside.params["axes"], rank, keepdims and rank > 0, said_axis(m, equation)):
         yield Guess("method." + name, (x,), kwargs)
         yield Guess("method." + name, (x,), {**kwargs, "ddof": 1})
 
@@ -220,7 +220,7 @@ def _norm(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     inside = _first(jaxpr, "reduce_sum", "reduce_max", "reduce_min")
     if inside is not None:
         keepdims = len(_out(equation).shape) == rank
-        for kwargs in axis_arguments(inside.params["axes"], rank, keepdims):
+        for kwargs in axis_arguments(inside.params["axes"], rank, keepdims, said_axis(m, equation)):
             yield Guess("jnp.linalg.norm", (x,), kwargs)
             yield Guess("jnp.linalg.norm", (x,), {"ord": 1, **kwargs})
 
@@ -233,7 +233,7 @@ def _along_axis(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     rank = len(x.aval.shape)
     if inside is not None:
         keepdims = name.startswith("log") and name != "log_softmax" and len(_out(equation).shape) == rank
-        for kwargs in axis_arguments(inside.params["axes"], rank, keepdims):
+        for kwargs in axis_arguments(inside.params["axes"], rank, keepdims, said_axis(m, equation)):
             yield Guess("jax.nn." + name, (x,), kwargs)
 
 

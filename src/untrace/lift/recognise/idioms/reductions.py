@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -11,17 +12,40 @@ import numpy as np
 
 from untrace.ir.nodes import Equation, Literal
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
+from untrace.provenance.arguments import last_name
 
 _REDUCTIONS = {
     "reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod", "reduce_or": "any",
     "reduce_and": "all", "argmax": "argmax", "argmin": "argmin",
 }  # fmt: skip
+# Functions that take an axis as their last argument by place.
+_WITH_AXIS_LAST = frozenset({*_REDUCTIONS.values(), "mean", "var", "std", "softmax", "log_softmax", "logsumexp"})
 
 
-def axis_arguments(axes: Any, rank: int, keepdims: bool = False) -> Iterator[dict[str, Any]]:
-    """Keyword arguments for a reduction over `axes`, as a person would write them."""
+def said_axis(m: Matcher, equation: Equation) -> int | None:
+    """The axis in the author's call that made an equation, where he has a number for it."""
+    frames = m.site(equation).frames
+    node = frames[-1].node if frames else None
+    if not isinstance(node, ast.Call):
+        return None
+    given = [k.value for k in node.keywords if k.arg == "axis"]
+    if not given and last_name(node.func) in _WITH_AXIS_LAST:
+        given = node.args[-1:]
+    match given:
+        case [ast.Constant(value=int() as axis)] if type(axis) is int:
+            return axis
+        case [ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as axis))]:
+            return -axis
+    return None
+
+
+def axis_arguments(axes: Any, rank: int, keepdims: bool = False, said: int | None = None) -> Iterator[dict[str, Any]]:
+    """Keyword arguments for a reduction over `axes`, as a person would write them; first as it was `said`, for arrays of other
+    ranks may be reduced by the same call."""
     axes = tuple(sorted(int(a) for a in axes))
     kept = {"keepdims": True} if keepdims else {}
+    if said is not None and -rank <= said < rank and axes == (said % rank,):
+        yield {"axis": said, **kept}
     if axes == tuple(range(rank)):
         yield kept
     if len(axes) == 1:
@@ -44,10 +68,10 @@ def _reduce(m: Matcher, equation: Equation) -> Iterator[Guess]:
     dtype = equation.outputs[0].aval.dtype if equation.outputs[0] is not None else None
     for operand in (x,) if inner is None else (inner, x):
         if dtype is None or name not in ("sum", "prod") or _may_be_of_sum(dtype, operand.aval.dtype):
-            for kwargs in axis_arguments(axes, rank):
+            for kwargs in axis_arguments(axes, rank, said=said_axis(m, equation)):
                 yield Guess("method." + name, (operand,), kwargs)
     if name == "sum" and inner is not None and dtype is not None:
-        for kwargs in axis_arguments(axes, rank):
+        for kwargs in axis_arguments(axes, rank, said=said_axis(m, equation)):
             yield Guess("method.sum", (inner,), {**kwargs, "dtype": dtype})
 
 
@@ -64,7 +88,7 @@ def _kept_dimensions(m: Matcher, equation: Equation) -> Iterator[Guess]:
     inside = m.producer(equation.inputs[0], *_REDUCTIONS) if len(equation.inputs) == 1 else None
     if inside is not None:
         x, axes = reduced(m, inside)
-        for kwargs in axis_arguments(axes, len(x.aval.shape), keepdims=True):
+        for kwargs in axis_arguments(axes, len(x.aval.shape), keepdims=True, said=said_axis(m, equation)):
             yield Guess("method." + _REDUCTIONS[inside.callee.name], (x,), kwargs)
 
 
@@ -82,7 +106,7 @@ def _mean(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     inner = m.through(x, "convert_element_type")
     for operand in (x,) if inner is None else (inner, x):
-        for kwargs in axis_arguments(axes, len(shape), keepdims=plain is None):
+        for kwargs in axis_arguments(axes, len(shape), keepdims=plain is None, said=said_axis(m, equation)):
             yield Guess("method.mean", (operand,), kwargs)
 
 
@@ -99,7 +123,7 @@ def _mean_of_low_precision(m: Matcher, equation: Equation) -> Iterator[Guess]:
         x, axes = reduced(m, before)
         inner = m.through(x, "convert_element_type")
         if inner is not None:
-            for kwargs in axis_arguments(axes, len(x.aval.shape)):
+            for kwargs in axis_arguments(axes, len(x.aval.shape), said=said_axis(m, before)):
                 yield Guess("method.sum", (inner,), kwargs)
     else:
         for guess in _kept_dimensions(m, before):
