@@ -147,7 +147,7 @@ class _Patient:
             captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
             before = examine(_program(captured), self._samples)
             self._wrong_before = before.errors > LIMIT
-            found.leave_out(before.without_value | before.is_infinite)
+            found.leave_out(before.without_value)
 
     def _repaired(self, found: Examination) -> Repaired:
         """With the repairs that hold; of a derivative in itself, or in what is differentiated where that helps more."""
@@ -242,11 +242,8 @@ class _Patient:
         near = self._samples.near
         unexplained = np.flatnonzero(found.unexplained > LIMIT)
         order = unexplained[np.argsort(~near[unexplained], kind="stable")]
-        likely = [n for n in order if self._samples.likely[n]]
-        close = [n for n in order if near[n] and not self._samples.likely[n]]
-        few = max(_MOST_BLAMED - len(likely), _MOST_BLAMED // 2)
-        rows = found.spread(likely, _MOST_BLAMED) + found.spread(close, few)
-        rows += [n for n in order if not near[n]][: _MOST_BLAMED // 2]
+        close = [n for n in order if near[n]]
+        rows = [*_spread(close, found, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
         nowhere = found.without_value & near & ~found.endless
         if self._derivatives or self._samples.given and nowhere[0]:
             # There is no limit either, but a derivative is no number that is not there, nor is what has none where it is asked.
@@ -280,32 +277,27 @@ class _Patient:
 
     def _severity(self, found: Examination, group: _Group) -> str | None:
         """How much a group matters; None where it does too little."""
-        near, signed = self._samples.near, self._samples.signed
-        if not self._derivatives:  # which have to have a value where what is differentiated does
-            signed = signed & ~(found.undefined & self._samples.nothing)
-        # What nobody knows a better way for matters only where inputs are likely.
-        likely = signed if group.repairs else signed & self._samples.likely
+        near = self._samples.near
         rows = [b.row for b in group.blamed]
         group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], self._size(b.row)))
-        close = [n for n in rows if near[n] and likely[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
+        close = [n for n in rows if near[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
-        if not group.repairs and not given:
-            heavy = {b.row for b in group.blamed if not b.slight}
-            sure = [n for n in sure if n in heavy] if self._is_common(found, group) else []
+        if not group.repairs and not given and not self._is_common(found, group):
+            sure = []
         if sure:
             often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
             return "error" if any(self._is_lost(found, n) for n in sure) else "warning"
-        if not group.repairs or all(_is_library(b.step) for b in group.blamed):
+        if not group.repairs:
             return None
-        rows = [n for n in rows if signed[n]]
+        if all(_is_library(b.step) for b in group.blamed):
+            return None
         if not any(near[n] for n in rows):
             # The squares of a derivative's rule are none of the author's where what is differentiated is right.
-            rows = [n for n in rows if any(r.better[n] for r in group.repairs)]
-            return "far" if rows and (self._wrong_before is None or self._wrong_before[rows].any()) else None
+            return "far" if self._wrong_before is None or self._wrong_before[rows].any() else None
         # How JAX's rules are written is no matter of the author's, as long as it does not matter.
-        seen = [b for b in group.blamed if b.row in rows and near[b.row] and not b.slight and b.error > _SEEN]
+        seen = [b for b in group.blamed if near[b.row] and not b.slight and b.error > _SEEN]
         if not any(r.known for r in group.repairs):  # then what the inputs explain, or has no limit, is as good
             seen = [b for b in seen if found.unexplained[b.row] > LIMIT and not found.bounded[b.row]]
         return "minor" if seen and not self._derivatives else None
@@ -313,7 +305,7 @@ class _Patient:
     def _is_common(self, found: Examination, group: _Group) -> bool:
         """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
         that hardly anybody has."""
-        near = self._samples.likely
+        near = self._samples.near
         rows = [b.row for b in group.blamed if near[b.row] and not b.slight]
         wrong = (found.unexplained > LIMIT) | found.undefined
         is_often = (wrong & near).sum() > _RARE * near.sum()
@@ -579,6 +571,15 @@ def _program(captured: Captured) -> Function:
 def _leaves(captured: Captured) -> list[Data]:
     """The arrays that the program takes, in its order."""
     return jax.tree.leaves((captured.args, captured.kwargs))
+
+
+def _spread(rows: Sequence[int], found: Examination, most: int) -> list[int]:
+    """Some of the rows: the given one, and others of all sizes of errors."""
+    if len(rows) <= most:
+        return list(rows)
+    order = sorted(rows, key=lambda n: (n != 0, -min(found.unexplained[n], 1e300)))
+    places = np.unique(np.linspace(0, len(order) - 1, most).astype(int))
+    return [order[i] for i in places]
 
 
 def _as_written(function: Function, *args: Data) -> list[Data]:

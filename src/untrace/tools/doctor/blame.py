@@ -77,7 +77,7 @@ class _Court:
                     if tainted.any():
                         self._tainted[quantity] = tainted
                     continue
-                off, is_lost = self._wrong(quantity, step.name in _ALGORITHMS, step.name in _PRODUCTS)
+                off, is_lost = self._wrong(quantity, step.name in _ALGORITHMS)
                 undefined = self._undefined(step, quantity)
                 suspect = (off > LIMIT) | is_lost | undefined if step.name not in _PASSING else none
                 guilty = none.copy()
@@ -95,7 +95,7 @@ class _Court:
                     self._tainted[quantity] = wrong
         return blamed
 
-    def _wrong(self, quantity: Quantity, as_a_whole: bool, is_handed_on: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def _wrong(self, quantity: Quantity, as_a_whole: bool) -> tuple[np.ndarray, np.ndarray]:
         """Of each sample the worst error, and whether something was lost. as_a_whole: in ULP of its largest number."""
         values, truth = np.asarray(quantity.computed)[self._rows], truth_of(np.asarray(quantity.exact)[self._rows])
         high = truth.low[0]
@@ -104,8 +104,7 @@ class _Court:
                 size = worst(np.abs(np.where(truth.known, high, 0))) * float(jnp.finfo(quantity.dtype).eps)
                 off = worst(np.abs(np.where(truth.known, np.asarray(values, np.float64) - high, 0)))
                 return np.nan_to_num(off / np.where(size == 0, 1, size), nan=np.inf), np.zeros(len(off), bool)
-        small = lost(values, high, quantity.dtype, is_handed_on)
-        return worst(errors(values, truth, quantity.dtype)), worst(small).astype(bool)
+        return worst(errors(values, truth, quantity.dtype)), worst(lost(values, high, quantity.dtype)).astype(bool)
 
     def _undefined(self, step: Step, quantity: Quantity) -> np.ndarray:
         """Samples for which the exact program has no value either, and this makes the first NaN."""
@@ -202,7 +201,6 @@ _PASSING = frozenset(
     "select_n neg abs max min clamp reduce_max reduce_min choice element stack sort copy reshape broadcast_in_dim squeeze"
     " expand_dims transpose rev slice concatenate pad gather dynamic_slice dynamic_update_slice split".split()
 )
-_PRODUCTS = ("mul", "div")
 _LONG_SUMS = ("reduce_sum", "cumsum", "dot_general", "conv_general_dilated")
 _SIGNS = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/"}
 

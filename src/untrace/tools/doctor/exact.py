@@ -35,7 +35,7 @@ def set_digits(dtype: DType) -> None:
 
 
 Moving = Callable[[np.ndarray, np.random.Generator, int], np.ndarray]
-CONDITION_STEP = 30  # bits: what is computed in float64 on the way has to notice it
+_CONDITION_STEP = 30  # bits: what is computed in float64 on the way has to notice it
 
 
 def _step() -> int:
@@ -74,15 +74,13 @@ def _signs(shape: tuple[int, ...], random: np.random.Generator, draw: int) -> np
     return sizes * random.choice([-1.0, 1.0], shape)
 
 
-def relatively_moved(
-    values: np.ndarray, random: np.random.Generator, draw: int, bits: int = CONDITION_STEP
-) -> np.ndarray:
-    """Numbers moved up or down by `2**-bits` of themselves; for `relative_change`."""
-    factors = 1 + 2.0**-bits * random.choice([-1.0, 1.0], values.shape)
+def relatively_moved(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
+    """Numbers moved up or down by `2**-30` of themselves; for `relative_change`."""
+    factors = 1 + 2.0**-_CONDITION_STEP * random.choice([-1.0, 1.0], values.shape)
     return np.asarray(values * factors, values.dtype)
 
 
-def relative_change(values: np.ndarray, moved: np.ndarray, bits: int = CONDITION_STEP) -> np.ndarray:
+def relative_change(values: np.ndarray, moved: np.ndarray) -> np.ndarray:
     """By how much values have changed, relative to themselves and to the relative change of what was moved."""
     before = values if values.dtype == object else exact_of(values)
     after = moved if moved.dtype == object else exact_of(moved)
@@ -92,7 +90,7 @@ def relative_change(values: np.ndarray, moved: np.ndarray, bits: int = CONDITION
             return 0.0
         if x == 0 or not _MP.isfinite(x) or not _MP.isfinite(y):
             return float("inf")
-        return as_float(_MP.ldexp(abs((y - x) / x), bits))
+        return as_float(_MP.ldexp(abs((y - x) / x), _CONDITION_STEP))
 
     with np.errstate(all="ignore"):
         return np.asarray(np.frompyfunc(change, 2, 1)(before, after), np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,23 +42,6 @@ class Examination:
     without_value: np.ndarray
     endless: np.ndarray
     conditions: _Conditions
-
-    @property
-    def is_infinite(self) -> np.ndarray:
-        """Samples for which a result is infinite in exact numbers."""
-        found = np.zeros(self.samples.count, bool)
-        for truth in self.truths:
-            if truth is not None:
-                found |= worst(truth.known & np.isinf(truth.low[0])).astype(bool)
-        return found
-
-    def spread(self, rows: Sequence[int], most: int) -> list[int]:
-        """Some of the rows: the given one, and others of all sizes of errors."""
-        if len(rows) <= most:
-            return list(rows)
-        order = sorted(rows, key=lambda n: (n != 0, -min(self.unexplained[n], 1e300)))
-        places = np.unique(np.linspace(0, len(order) - 1, most).astype(int))
-        return [order[i] for i in places]
 
     def leave_out(self, rows: np.ndarray) -> None:
         """Says nothing of some of the samples: nothing is wrong there."""
@@ -249,21 +231,14 @@ class _Conditions:
         self._known = np.zeros(tape.samples, bool)
         self._found = [np.zeros(np.shape(q.computed)) for q in tape.results]
 
-    def _steps(self) -> Sequence[int]:
-        """By how many bits less than themselves the inputs are moved: by little, and by their last bits, for beside an extremum
-        these do far more than their share of a small step."""
-        last = [int(jnp.finfo(q.dtype).nmant) + 1 for q in self._tape.inputs if q.is_float]
-        is_short = bool(last) and min(last) < exact.CONDITION_STEP
-        return [exact.CONDITION_STEP] * _DRAWS + [min(last)] * (_DRAWS // 2 if is_short else 0)
-
     def of(self, rows: np.ndarray) -> list[np.ndarray]:
         new = rows[~self._known[rows]]
         if len(new):
-            for draw, bits in enumerate(self._steps()):
-                known = _moved(self._tape, new, draw, functools.partial(exact.relatively_moved, bits=bits))
+            for draw in range(_DRAWS):
+                known = _moved(self._tape, new, draw, exact.relatively_moved)
                 for quantity, found in zip(self._tape.results, self._found, strict=True):
                     if quantity in known and quantity.is_float:
-                        change = exact.relative_change(np.asarray(quantity.exact)[new], known[quantity], bits)
+                        change = exact.relative_change(np.asarray(quantity.exact)[new], known[quantity])
                         found[new] = np.maximum(found[new], change)
             self._known[new] = True
         return [found[rows] for found in self._found]

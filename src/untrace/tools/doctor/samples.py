@@ -18,26 +18,20 @@ MOST_SAMPLES = 208
 _NEAR = 300.0  # times the largest given number, or 1
 _TINY = 1e-9
 _SEVERAL = 4  # numbers
-_PAIRS = 3  # of arrays that are made equal
-_LARGER, _SMALLER = 40.0, 1e-4  # times the given array
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
     """`leaves`: one array for each input, with the samples as first axis; the first sample is the given one where `given`.
     `near`: whether a sample is one that may well be met: of the given signs and not of another order of magnitude.
-    `positive`: whether what was given as positive is so. `signed`: the same of all that was given as of one sign, where it was
-    several numbers: one says little of where others may be. `likely`: near, signed, and no array far larger than it was given.
-    `plain`: whether it is one that a program meets sooner or later: inputs that are all zero, two arrays that are equal, a matrix
-    that is the identity.
+    `positive`: whether what was given as positive is so. `plain`: whether it is one that a program meets sooner or later: inputs
+    that are all zero, arrays that are equal, a matrix that is the identity.
     """
 
     leaves: Sequence[Data]
     near: np.ndarray
     given: bool
     positive: np.ndarray
-    signed: np.ndarray
-    likely: np.ndarray
     plain: np.ndarray
 
     @property
@@ -53,16 +47,6 @@ class Samples:
                 if is_float(x.dtype)
             ]
         return self.given and all(((r >= 0.1) & (r <= 10)).all() for r in ratios)
-
-    @property
-    def nothing(self) -> np.ndarray:
-        """Samples in which several inputs at once are zero that were given as something else."""
-        found = np.zeros(self.count, int)
-        for x in self.leaves if self.given else ():
-            if is_float(x.dtype):
-                there = np.any(np.asarray(x, np.float64).reshape(self.count, -1), axis=1)
-                found += ~there & there[0]
-        return found > 1
 
 
 def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
@@ -86,9 +70,7 @@ def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
             arrays.append(np.stack([row[column] for row in rows]).astype(base.dtype))
     near = np.array([maker.is_near(row) for row in rows])
     positive = np.array([maker.is_positive(row) for row in rows])
-    signed = np.array([not given or maker.is_signed(row) for row in rows])
-    likely = near & signed & np.array([not given or maker.is_of_size(row) for row in rows])
-    return Samples(arrays, near, given, positive, signed, likely, np.array(maker.plain))
+    return Samples(arrays, near, given, positive, np.array(maker.plain))
 
 
 def _base(x: Data, random: np.random.Generator) -> Data:
@@ -171,28 +153,6 @@ class _Maker:
     def is_positive(self, row: Row) -> bool:
         return not any(p and (values < 0).any() for values, p in zip(row, self._positive, strict=True))
 
-    def is_signed(self, row: Row) -> bool:
-        if sum(b.size for b in self._bases) < 2:
-            return True
-        return not any(
-            (b > 0).all() and (values < 0).any() or (b < 0).all() and (values > 0).any()
-            for values, b in zip(row, self._bases, strict=True)
-            if b.size
-        )
-
-    def is_of_size(self, row: Row) -> bool:
-        """Whether each array's largest number is not many times the given one, nor next to nothing where others are there too; of
-        one number it may be any."""
-        if sum(b.size for b in self._bases) < 2:
-            return True
-        sizes = [
-            (float(np.abs(values).max(initial=0)), float(np.abs(b).max(initial=0)) or 1.0)
-            for values, b in zip(row, self._bases, strict=True)
-        ]
-        if any(size > _LARGER * given for size, given in sizes):
-            return False
-        return len(sizes) < 2 or not any(0 < size < _SMALLER * given for size, given in sizes)
-
     # ---------------------------------------------------------------- kinds of samples
 
     def _plain(self) -> list[Row]:
@@ -201,9 +161,9 @@ class _Maker:
         if len(bases) > 1:
             found += [[b * (i != j) for j, b in enumerate(bases)] for i in range(min(len(bases), 6))]
         vectors = [b for b in bases if b.size > 1]
-        alike = [(b, c) for i, b in enumerate(vectors) for c in vectors[i + 1 :] if b.shape == c.shape]
-        for first, second in alike[:_PAIRS]:
-            found.append([first if b is second else b for b in bases])
+        first = next((b for i, b in enumerate(vectors) if any(b.shape == c.shape for c in vectors[i + 1 :])), None)
+        if first is not None:
+            found.append([first if b.shape == first.shape else b for b in bases])
         if any(map(_is_square, bases)):
             found.append([np.eye(len(b)) if _is_square(b) else b for b in bases])
         return found

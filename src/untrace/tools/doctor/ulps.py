@@ -11,8 +11,6 @@ import numpy as np
 from untrace.ir.types import DType
 from untrace.tools.doctor import exact
 
-_LEAST = 5e-324  # stands for all that is smaller
-
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -58,17 +56,13 @@ def errors(computed: np.ndarray, truth: Truth, dtype: DType) -> np.ndarray:
     return np.where(truth.known, found, 0.0)
 
 
-def lost(computed: np.ndarray, high: np.ndarray, dtype: DType, is_handed_on: bool = False) -> np.ndarray:
-    """Where a number is an infinity or zero only because the exact one is too large or too small for the type. What no double
-    tells from zero is what a mask leaves, where something usual stands beside it; is_handed_on: or anything."""
+def lost(computed: np.ndarray, high: np.ndarray, dtype: DType) -> np.ndarray:
+    """Where a number is an infinity or zero only because the exact one is too large or too small for the type."""
     tiny = float(jnp.finfo(dtype).tiny)
     values = np.asarray(computed).astype(np.float64)
     with np.errstate(all="ignore"):
         over = np.isinf(values) & np.isfinite(high)
         under = (np.abs(values) < tiny) & (high != 0) & (np.abs(high) < tiny)
-        if tiny > 1e-300 and math.prod(high.shape[1:]) > 1:
-            usual = worst((np.abs(high) >= tiny) | (high == 0) | is_handed_on)
-            under &= (np.abs(high) > _LEAST) | ~usual.reshape(-1, *[1] * (high.ndim - 1))
     return over | under
 
 
