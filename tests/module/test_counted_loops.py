@@ -95,6 +95,14 @@ def calls_alone(x):
     return x
 
 
+def kept_by_name(x, w):
+    found = {}
+    for i in range(FIRST, TURNS):
+        x = jnp.tanh(x * w[i]) + 0.5 * jnp.sin(x * w[i]) * jnp.cos(x) + w[i - 1]
+        found[f"l{i}"] = x
+    return x, found
+
+
 def trained(p, x, y):
     for _ in range(TURNS):
         p = p - STEP * jax.grad(lambda p: jnp.mean((x @ p - y) ** 2))(p)
@@ -110,6 +118,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "before and now": (before_and_now, (X, A[1]), "for i in range(FIRST, TURNS):"),
     "columns": (columns, (A, np.stack([A, A + 1, A * 2])), "for t in range(5):"),
     "calls alone": (calls_alone, (X,), "for _ in range(TURNS):"),
+    "kept by name": (kept_by_name, (X, A), 'zip(("l1", "l2", "l3"), range(FIRST, TURNS)):'),
     "trained": (trained, (X, A, X), "for _ in range(TURNS):"),
 }
 

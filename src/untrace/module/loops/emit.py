@@ -84,7 +84,7 @@ class _Writer:
         self._name_carries(needed.last)
         busy = {n for s in self.rest for n in self.known.read_by(s)} | turns.invariant | set(self.names.values())
         self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()})
-        if not self.head.iterables and loop is not None:
+        if loop is not None:
             self.head.count_turns(loop)
         if not self.head.iterables:
             return None
@@ -283,7 +283,10 @@ class _Writer:
         return {
             g.values[0].key: f"{g.name}[{self.head.key_names[g.keys].flat()}]"
             for _, g in self.wanted
-            if g.keys is not None and type(g.values[0]) is Own and used.count(g.values[0].key) == 1
+            if g.keys is not None
+            and type(g.values[0]) is Own
+            and used.count(g.values[0].key) == 1
+            and g.values[0].key not in self.turns.carries
         }
 
     def _filling(self, g: Gathered) -> Iterator[Statement]:

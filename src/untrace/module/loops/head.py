@@ -68,14 +68,22 @@ class Head:
         return ", ".join(self.targets), Call("zip", self.iterables)
 
     def count_turns(self, loop: SaidLoop) -> None:
-        """Makes it the head of a loop of the author's that takes no element of anything."""
-        self.start, numbers = loop.start, self.turns.numbers
-        self.targets = [self.fresh(loop.variable if loop.variable.strip("_") else "i") if numbers else "_"]
-        self.iterables = [range_of(self.roller.module, loop)]
+        """Makes it the head of a loop of the author's that takes no element of anything, beside the keys that it puts things at."""
+        self.start, span = loop.start, range_of(self.roller.module, loop)
+        numbers = [
+            k for k, keys in enumerate(self.iterables) if keys.flat() == f"range({self.count})" and not self.start
+        ]
+        if numbers:  # keys with the same numbers
+            self.counter, self.iterables[numbers[0]] = self.targets[numbers[0]], span
+        elif self.turns.numbers or not self.iterables:
+            word = loop.variable if loop.variable.strip("_") else "i"
+            self.counter = self.fresh(word) if self.turns.numbers else "_"
+            self.targets.append(self.counter)
+            self.iterables.append(span)
 
     def number(self, first: int) -> Expr:
         """What counts the turns from `first` on."""
-        name, more = Name(self.targets[0]), first - self.start
+        name, more = Name(self.counter), first - self.start
         return Binary(name, "+" if more > 0 else "-", Text(str(abs(more)))) if more else name
 
     # ------------------------------------------------------------ elements
