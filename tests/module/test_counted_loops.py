@@ -83,6 +83,13 @@ def columns(w, xs):
     return h
 
 
+def picked(w, xs):
+    h = jnp.zeros((xs.shape[0], w.shape[0]))
+    for t in range(xs.shape[1]):
+        h = jnp.tanh(h @ w + jax.lax.index_in_dim(xs, t, axis=1, keepdims=False)) * 0.5 + h
+    return h
+
+
 def inner(x):
     for _ in range(INNER):
         x = cell(x, 0.5, A)
@@ -117,6 +124,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "called": (called, (A, A), "for t in range(TURNS):"),
     "before and now": (before_and_now, (X, A[1]), "for i in range(FIRST, TURNS):"),
     "columns": (columns, (A, np.stack([A, A + 1, A * 2])), "for t in range(5):"),
+    "picked": (picked, (A, np.stack([A, A + 1, A * 2])), "for t in range(5):"),
     "calls alone": (calls_alone, (X,), "for _ in range(TURNS):"),
     "kept by name": (kept_by_name, (X, A), 'zip(("l1", "l2", "l3"), range(FIRST, TURNS)):'),
     "trained": (trained, (X, A, X), "for _ in range(TURNS):"),

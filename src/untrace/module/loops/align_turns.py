@@ -143,7 +143,9 @@ class Turns(AntiUnifier):
         return super().word(position, words)
 
     def _count(self, texts: Sequence[str]) -> Expr:
-        """The number of the turn, where these are such."""
+        """The number of the turn, where these are such; the last may be counted from the end."""
+        if texts[-1] == "-1" and texts[-2].isdecimal():
+            texts = [*texts[:-1], str(int(texts[-2]) + 1)]
         if not all(t.isdecimal() for t in texts) or len({int(t) - k for k, t in enumerate(texts)}) > 1:
             raise Different
         self.numbers.add(int(texts[0]))

@@ -137,7 +137,7 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
             found.append(value.flat())
         elif kind is Subscript:  # a number may be that of the turn
             index = value.index.elements if type(value.index) is Tuple else [value.index]
-            places = ["#" if type(i) is Text and i.text.isdecimal() else i for i in index]
+            places = ["#" if type(i) is Text and i.text.lstrip("-").isdecimal() else i for i in index]
             found.extend(["[]", *[i for i in places if type(i) is str]])
             stack.extend([*[i for i in places if type(i) is not str], value.value])
         else:
