@@ -105,7 +105,9 @@ def test_static_fields_are_refused_where_the_text_depends_on_them(tmp_path):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["rows", "columns", "rate", "word", "other", "flag"]
+    jax.tree_util.register_dataclass,
+    data_fields=["x"],
+    meta_fields=["rows", "columns", "rate", "word", "other", "flag"],
 )
 @dataclasses.dataclass(frozen=True)
 class Layer:
