@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
+from untrace.ir.types import Data
+
 Number: TypeAlias = "int | float"
 
 
@@ -37,3 +41,23 @@ class SaidLoop:
 Rows: TypeAlias = "ast.expr | list[Rows]"
 # The same for an array: lists of lists of expressions.
 SaidArray: TypeAlias = "tuple[Rows, Mapping[str, Given]]"
+
+
+@dataclass(frozen=True, slots=True)
+class SaidComputed:
+    """An array of the author's module, by the expression that gives it its one value there.
+
+    `made` has the names of `numbers` and of other `arrays`; what it calls and names of modules stands as `np.kron` or
+    `jnp.linspace`. None where the array is a table of numbers. `value`: what the module has, NumPy's array or JAX's."""
+
+    name: str
+    value: Data
+    made: ast.expr | None
+    numbers: Mapping[str, Given]
+    arrays: Mapping[str, SaidComputed]
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether no array of JAX's and no function of its is in the expression."""
+        names = {n.id for n in ast.walk(self.made) if isinstance(n, ast.Name)} if self.made is not None else set()
+        return isinstance(self.value, np.ndarray) and "jnp" not in names and all(a.is_numpy for a in self.arrays.values())

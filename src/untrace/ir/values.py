@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import final
 
-from untrace.ir.said import SaidArray
+from untrace.ir.said import SaidArray, SaidComputed
 from untrace.ir.types import Aval, Data
 
 
@@ -45,7 +45,8 @@ class Constant:
     """An array that a function closes over; one object per array identity in the whole Program.
 
     `hint` is a name for it: from where the function has it, or from what it holds; None where nobody has said.
-    `said`: the author's expressions for its numbers (of a small array), where they are made of numbers of the module.
+    `said`: the author's expressions for its numbers (of a small array), where they are made of numbers of the module; or
+    his expression for the whole of it.
     """
 
     __slots__ = ("value", "aval", "hint", "said")
@@ -54,7 +55,7 @@ class Constant:
         self.value = value
         self.aval = aval
         self.hint = hint
-        self.said: SaidArray | None = None
+        self.said: SaidArray | SaidComputed | None = None
 
 
 Atom = Value | Literal | Constant

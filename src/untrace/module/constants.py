@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +12,15 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Constant, Literal
-from untrace.ir.said import Given, Rows, SaidArray
+from untrace.ir.said import Given, Rows, SaidArray, SaidComputed
 from untrace.provenance.sites import Provenance
 from untrace.python import helpers
 from untrace.python.names import Scope
+from untrace.python.of_source import of_source
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import ATOM, UNARY, Attribute, Binary, Call, Expr, List, Name, Subscript, Text, Unary, quoted
+from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, List, Name, Subscript, Text, quoted
 from untrace.python.values import SMALL_BYTES, Values
 
-_SYMBOLS: Mapping[type[ast.operator], str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.FloorDiv: "//", ast.Mod: "%",
-}  # fmt: skip
 # Constructors that give the same bits in `jax.numpy`.
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
@@ -121,7 +118,9 @@ class ConstantWriter:
             found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
         return found
 
-    def _write_constant(self, value: object, aval: object, base: str, said: SaidArray | None = None) -> Expr:
+    def _write_constant(
+        self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None
+    ) -> Expr:
         if jax_compat.is_key(value):
             impl = self.values.source(jax_compat.key_impl_name(value))
             data = self._write_constant(jax_compat.key_data(value), None, f"{base}_data" if self.idiomatic else "const")
@@ -189,27 +188,53 @@ class ConstantWriter:
 
     def said(self, node: Rows, numbers: Mapping[str, Given]) -> Expr:
         """An expression of the author's of numbers, or a list of such; the module has those by their names then."""
-        match node:
-            case list():
-                return List([self.said(part, numbers) for part in node])
-            case ast.Name(id=name):
-                given = numbers[name]
-                made = None if given.made is None else self.said(given.made, given.of)
-                return self.number_named(name, given.value, made)
-            case ast.Attribute(attr=attribute):
-                self.modules.add(self.namespace)
-                return Text(f"{self.namespace}.{attribute}")
-            case ast.UnaryOp(operand=operand):
-                return Unary("-", self.said(operand, numbers))
-            case ast.BinOp(left=left, op=op, right=right):
-                return Binary(self.said(left, numbers), _SYMBOLS[type(op)], self.said(right, numbers))
-            case ast.Constant(value=value):
-                return Text(repr(value))
-        raise AssertionError(node)
+        if isinstance(node, list):
+            return List([self.said(part, numbers) for part in node])
+        return of_source(node, lambda name: self._said_name(name, numbers, self.namespace))
 
-    def _listed(self, array: np.ndarray, said: SaidArray | None) -> Expr | None:
+    def _said_name(self, name: str, numbers: Mapping[str, Given], mathematics: str) -> Expr:
+        """A name of a number or of a Python module, in an expression of the author's."""
+        if name in numbers:
+            given = numbers[name]
+            made = None if given.made is None else self.said(given.made, given.of)
+            return self.number_named(name, given.value, made)
+        module = mathematics if name == "math" else name
+        self.modules.add(module)
+        return Text(module)
+
+    def computed(self, said: SaidComputed) -> Expr:
+        """The author's expression for an array; the module has the numbers and arrays in it by their names then."""
+        if said.made is None:
+            array = np.asarray(said.value)
+            return (
+                self._write_constant(array, None, said.name)
+                if jax_compat.is_jax_array(said.value)
+                else self.values.array(array)
+            )
+        namespace = self.namespace if jax_compat.is_jax_array(said.value) else "np"
+
+        def named(name: str) -> Expr:
+            array = said.arrays.get(name)
+            return self._said_name(name, said.numbers, namespace) if array is None else self.computed_named(array)
+
+        return of_source(said.made, named)
+
+    def computed_named(self, said: SaidComputed) -> Expr:
+        """The module's name for an array of the author's, which it has by his expression then."""
+        array = np.asarray(said.value)
+        key = ("computed", said.name, type(said.value), array.dtype.name, array.shape, array.tobytes())
+        found = self._constants_by_bits.get(key)
+        if found is None:
+            expr = self.computed(said)
+            found = expr if type(expr) is Name else self._module_name(said.name, expr, array)
+            self._constants_by_bits[key] = found
+        return found
+
+    def _listed(self, array: np.ndarray, said: SaidArray | SaidComputed | None) -> Expr | None:
         """An array of numbers as its author lists them; None where there is another word for it."""
-        return None if said is None or array.size > 2 and (array == array.flat[0]).all() else self.said(*said)
+        if said is None or isinstance(said, SaidComputed) or array.size > 2 and (array == array.flat[0]).all():
+            return None
+        return self.said(*said)
 
     def _repeated(self, array: np.ndarray) -> Expr | None:
         """A NumPy array that holds its values once for all places along some axes, as one that does so too; else None.

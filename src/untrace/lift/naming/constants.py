@@ -11,11 +11,12 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.nodes import Constant, Equation, Program, Value, functions_called, walk_functions
-from untrace.ir.said import SaidArray
+from untrace.ir.said import SaidArray, SaidComputed
 from untrace.lift.naming import words
+from untrace.lift.naming.computed import ModuleArrays, is_array, said_inside
 from untrace.lift.naming.numbers import said_array
 from untrace.provenance.arguments import operands
-from untrace.provenance.sites import Provenance
+from untrace.provenance.sites import Frame, Provenance
 
 _MODULES = frozenset("jax jnp np numpy lax nn random math functools self cls".split())
 _CONVERSIONS = frozenset("asarray array float32 astype".split())
@@ -27,8 +28,10 @@ def name_constants(program: Program, provenance: Provenance) -> Program:
     """Gives every constant a name, in place."""
     uses: dict[Constant, list[Equation]] = {}
     constants: dict[Constant, None] = {}
+    frames: dict[Frame, None] = {}
     for function in walk_functions(program.entry):
         for equation in function.equations:
+            frames.update(dict.fromkeys(provenance.site(equation.origin).frames))
             for atom in equation.inputs:
                 if type(atom) is Constant:
                     constants[atom] = None
@@ -36,9 +39,14 @@ def name_constants(program: Program, provenance: Provenance) -> Program:
         for atom in function.results:
             if type(atom) is Constant:
                 constants[atom] = None
+    modules = ModuleArrays(frames)
     for constant in constants:
         used = uses.get(constant, ())
-        constant.said = next(_made_of(constant, used, provenance), None)
+        constant.said = next(_made_of(constant, used, provenance), None) or _computed(
+            constant, used, modules, provenance
+        )
+        if type(constant.said) is SaidComputed and constant.said.name:
+            constant.hint = constant.said.name
         if constant.hint is not None:
             constant.hint = words.clean(constant.hint)
             continue
@@ -55,13 +63,29 @@ def _made_of(constant: Constant, uses: Sequence[Equation], provenance: Provenanc
     if not isinstance(dtype, np.dtype) or dtype.kind != "f" or not 0 < size <= _LISTED or not np.ndim(constant.value):
         return
     array = np.asarray(constant.value).astype(dtype)
+    for part, frames in _author_operands(uses, provenance):
+        if (said := said_array(part, frames, array)) is not None:
+            yield said
+
+
+def _computed(
+    constant: Constant, uses: Sequence[Equation], modules: ModuleArrays, provenance: Provenance
+) -> SaidComputed | None:
+    """The author's expression for an array that his module computes, or a function of his by NumPy."""
+    if not is_array(constant.value) or np.size(constant.value) < 2 or getattr(constant.aval, "weak_type", False):
+        return None
+    found = modules.said(constant.value, constant.hint)
+    operand = _author_operands(uses, provenance)
+    return found or next((s for n, f in operand if (s := said_inside(n, f, constant.value)) is not None), None)
+
+
+def _author_operands(uses: Sequence[Equation], provenance: Provenance) -> Iterator[tuple[ast.expr, tuple[Frame, ...]]]:
+    """What equations take, as the author wrote it, and where."""
     for equation in uses:
         site = provenance.site(equation.origin) if equation.origin is not None else None
-        if site is None or not site.frames or site.frames[-1].library:
-            continue
-        for part in operands(site.frames[-1].node):
-            if (said := said_array(part, site.frames, array)) is not None:
-                yield said
+        if site is not None and site.frames and not site.frames[-1].library:
+            for part in operands(site.frames[-1].node):
+                yield part, site.frames
 
 
 def content(value: Any, aval: Any) -> tuple[bool, str]:

@@ -35,11 +35,11 @@ _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
 
 
-class _NoNumber(Exception):
+class NoNumber(Exception):
     """An expression that is not made of numbers alone."""
 
 
-_NOTHING = (_NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
+NOTHING = (NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
 
 
 def said_number(site: Site, called: str, avals: Sequence[object], value: float, times: int = 1) -> SaidNumber | None:
@@ -54,7 +54,7 @@ def said_number(site: Site, called: str, avals: Sequence[object], value: float, 
         return None
     parts = _operands(node, called)
     dtype = next((t for t in map(_dtype, avals) if t is not None), np.dtype(float))
-    scope = _Scope.of(site.frames)
+    scope = Scope.of(site.frames)
     lengths = {n for aval in avals for n in getattr(aval, "shape", ())}
     equal: dict[str, list[tuple[ast.expr, Mapping[str, Given]]]] = {}
     for part in parts:
@@ -75,7 +75,7 @@ def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> 
     frame = site.frames[-1] if site.frames else None
     if frame is None or frame.node is None:
         return {}
-    scope = _Scope.of(site.frames)
+    scope = Scope.of(site.frames)
     found: dict[str, Mapping[str, SaidNumber]] = {}
     count = 0
     for part in _operands(frame.node, called):
@@ -88,7 +88,7 @@ def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> 
     return next(iter(found.values())) if len(found) == 1 and count >= times else {}
 
 
-def _numbers_in(part: ast.expr, scope: _Scope, words: dict[str, dict[str, SaidNumber | None]]) -> Counter[str]:
+def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNumber | None]]) -> Counter[str]:
     """The digits of the numbers in some arithmetic, but for those of shapes; `words` gets what stands for each."""
     match part:
         case ast.BinOp(left=left, right=right):
@@ -101,8 +101,8 @@ def _numbers_in(part: ast.expr, scope: _Scope, words: dict[str, dict[str, SaidNu
         case ast.Name() | ast.Attribute() | ast.Subscript():
             names: dict[str, Given] = {}
             try:
-                value, written = _Reader(names).value(part, scope)
-            except _NOTHING:
+                value, written = NumberReader(names).value(part, scope)
+            except NOTHING:
                 return Counter()
             words.setdefault(repr(value), {})[ast.dump(written)] = (written, names) if names else None
             return Counter([repr(value)])
@@ -124,8 +124,8 @@ def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
         if not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) != "range":
             break
         try:
-            start, stop, bounds = _range_of(loop.iter, _Scope.of(around))
-        except _NOTHING:
+            start, stop, bounds = _range_of(loop.iter, Scope.of(around))
+        except NOTHING:
             found.setdefault("", SaidLoop(variable, 0, digits))
             break
         if stop - start == count:
@@ -133,19 +133,19 @@ def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
     return next(iter(found.values())) if len(found) == 1 else SaidLoop("", 0, digits) if found else None
 
 
-def _range_of(iterable: ast.expr, scope: _Scope) -> tuple[int, int, tuple[SaidNumber, ...]]:
-    """(start, stop, the arguments by the author's words) of `range(stop)` or `range(start, stop)`. Raises _NoNumber for others."""
+def _range_of(iterable: ast.expr, scope: Scope) -> tuple[int, int, tuple[SaidNumber, ...]]:
+    """(start, stop, the arguments by the author's words) of `range(stop)` or `range(start, stop)`. Raises NoNumber for others."""
     match iterable:
         case ast.Call(func=ast.Name(id="range"), args=[_] | [_, _] as args, keywords=[]):
             found: list[tuple[int, SaidNumber]] = []
             for arg in args:
                 names: dict[str, Given] = {}
-                value, written = _Reader(names).value(arg, scope)
+                value, written = NumberReader(names).value(arg, scope)
                 if type(value) is not int:
-                    raise _NoNumber
+                    raise NoNumber
                 found.append((value, (written if names else ast.Constant(value), names)))
             return 0 if len(args) == 1 else found[0][0], found[-1][0], tuple([said for _, said in found])
-    raise _NoNumber
+    raise NoNumber
 
 
 def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
@@ -156,8 +156,8 @@ def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> Sai
         return None
     names: dict[str, Given] = {}
     try:
-        found, written = _Reader(names).value(given, _Scope.of((caller,)))
-    except _NOTHING:
+        found, written = NumberReader(names).value(given, Scope.of((caller,)))
+    except NOTHING:
         return None
     return (written, names) if names and type(found) is type(value) and found == value else None
 
@@ -167,24 +167,24 @@ def said_array(node: ast.expr, frames: tuple[Frame, ...], array: np.ndarray) -> 
     where it is made of a list of such (`jnp.array([[1.0, DT], [0.0, 1.0]])`), there or where its name is given its value."""
     names: dict[str, Given] = {}
     try:
-        made, scope = _made_of_a_list(node, _Scope.of(frames))
-        rows = _Reader(names).rows(made, scope, array)
-    except _NOTHING:
+        made, scope = _made_of_a_list(node, Scope.of(frames))
+        rows = NumberReader(names).rows(made, scope, array)
+    except NOTHING:
         return None
     return (rows, names) if names else None
 
 
-def _made_of_a_list(node: ast.expr, scope: _Scope) -> tuple[ast.expr, _Scope]:
+def _made_of_a_list(node: ast.expr, scope: Scope) -> tuple[ast.expr, Scope]:
     if isinstance(node, ast.Name) and scope.has_global(node.id):
-        made = _assigned("".join(linecache.getlines(scope.file))).get(node.id)
+        made = assigned("".join(linecache.getlines(scope.file))).get(node.id)
         if made is None:
-            raise _NoNumber
-        node, scope = made, _Scope(scope.values, scope.file, (), made.lineno)
+            raise NoNumber
+        node, scope = made, Scope(scope.values, scope.file, (), made.lineno)
     elif isinstance(node, ast.Name):
         node, scope = scope.meaning(node.id)
     if isinstance(node, ast.Call) and node.args and last_name(node.func) in ("array", "asarray"):
         return node.args[0], scope
-    raise _NoNumber
+    raise NoNumber
 
 
 def _has_names(node: ast.expr) -> bool:
@@ -236,17 +236,17 @@ def _names_of(called: str) -> tuple[str, ...]:
 
 
 def _that_is(
-    value: float, dtype: np.dtype, part: ast.expr, scope: _Scope, names: dict[str, Given], lengths: Sequence[int]
+    value: float, dtype: np.dtype, part: ast.expr, scope: Scope, names: dict[str, Given], lengths: Sequence[int]
 ) -> ast.expr | None:
     """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
     for length in (None, *lengths):
         of: dict[str, Given] = {}
-        reader = _Reader(of, length)
+        reader = NumberReader(of, length)
         try:
             number, written = reader.value(part, scope)
-        except _NOTHING:
+        except NOTHING:
             continue
         with np.errstate(over="ignore"):
             if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None):
@@ -260,7 +260,7 @@ def _that_is(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class Scope:
     """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
     innermost of `frames`, its own."""
 
@@ -270,10 +270,10 @@ class _Scope:
     before: int = sys.maxsize
 
     @staticmethod
-    def of(frames: tuple[Frame, ...]) -> _Scope:
+    def of(frames: tuple[Frame, ...]) -> Scope:
         """That of what the innermost frame runs; the names of a library's modules are no words of the author's."""
         values = {} if frames[-1].library else _globals_of(frames[-1])
-        return _Scope(values or {}, frames[-1].file, frames)
+        return Scope(values or {}, frames[-1].file, frames)
 
     def has_global(self, name: str) -> bool:
         if not self.frames:
@@ -281,20 +281,20 @@ class _Scope:
         code = self.frames[-1].code  # attributes are among its names
         return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
-    def meaning(self, name: str) -> tuple[ast.expr, _Scope]:
+    def meaning(self, name: str) -> tuple[ast.expr, Scope]:
         """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
-        gives for it, or its default. Raises _NoNumber where there is no such expression."""
+        gives for it, or its default. Raises NoNumber where there is no such expression."""
         if not self.frames:
-            raise _NoNumber
+            raise NoNumber
         frame, outer = self.frames[-1], self.frames[:-1]
         if name in frame.code.co_freevars:
             for place in reversed(range(len(outer))):
                 if frame.code in outer[place].code.co_consts:
-                    return _Scope.of(outer[: place + 1]).meaning(name)
-            raise _NoNumber
+                    return Scope.of(outer[: place + 1]).meaning(name)
+            raise NoNumber
         definition = frame.definition
         if not isinstance(definition, ast.FunctionDef):
-            raise _NoNumber
+            raise NoNumber
         stored = [
             n for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store
         ]
@@ -302,29 +302,29 @@ class _Scope:
         if name not in parameters:
             made = [n.value for n in ast.walk(definition) if isinstance(n, ast.Assign) and n.targets == stored]
             if len(stored) != 1 or len(made) != 1:
-                raise _NoNumber
+                raise NoNumber
             return made[0], self
         if stored:
-            raise _NoNumber
-        file = _Scope(self.values, self.file)
+            raise NoNumber
+        file = Scope(self.values, self.file)
         if not outer:  # nobody of the author's calls it
             default = _default(frame, name)
             if default is None:
-                raise _NoNumber
+                raise NoNumber
             return default, file
         call = outer[-1].node
         if not isinstance(call, ast.Call) or last_name(call.func) != definition.name:
-            raise _NoNumber
+            raise NoNumber
         given = _given_for(name, frame, call)
         calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
         every = [_given_for(name, frame, each) for each in calls]
         if given is None or any(one is None or ast.dump(one) != ast.dump(given) for one in every):
-            raise _NoNumber  # one function for all of them could not say it
+            raise NoNumber  # one function for all of them could not say it
         if given in definition.args.defaults or given in definition.args.kw_defaults:
             return given, file
-        scope = _Scope.of(outer)
+        scope = Scope.of(outer)
         if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
-            raise _NoNumber
+            raise NoNumber
         return given, scope
 
 
@@ -355,21 +355,21 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
     return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
 
 
-class _Reader:
+class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
     is taken for that is no number of the module; `guessed`: whether there is one."""
 
     def __init__(self, names: dict[str, Given], guess: int | None = None):
         self.names, self.guess, self.guessed = names, guess, False
 
-    def value(self, node: ast.expr, scope: _Scope) -> tuple[Number, ast.expr]:
-        """The value of an expression of numbers, none of them larger than a float. Raises _NoNumber and ArithmeticError."""
+    def value(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
+        """The value of an expression of numbers, none of them larger than a float. Raises NoNumber and ArithmeticError."""
         found, written = self._unbounded(node, scope)
         if not math.isfinite(float(found)):
-            raise _NoNumber
+            raise NoNumber
         return found, written
 
-    def _unbounded(self, node: ast.expr, scope: _Scope) -> tuple[Number, ast.expr]:
+    def _unbounded(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         match node:
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
                 return number, node
@@ -381,13 +381,13 @@ class _Reader:
             case ast.Name(id=name):
                 try:
                     meaning = scope.meaning(name)
-                except _NoNumber:
+                except NoNumber:
                     return self._guessed()
                 return self.value(*meaning)
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
                 module = scope.values.get(name)
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
-                    return _OF_MODULES[attribute], node
+                    return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
                 return self._of_settings(node, scope)
             case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
                 if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
@@ -399,46 +399,46 @@ class _Reader:
             case ast.BinOp(op=op) if type(op) in ARITHMETIC:
                 (left, one), (right, other) = self.value(node.left, scope), self.value(node.right, scope)
                 if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
-                    raise _NoNumber
+                    raise NoNumber
                 return ARITHMETIC[type(op)](left, right), ast.BinOp(one, op, other)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
             case ast.Call(func=ast.Name(id="len")):
                 return self._guessed()
-        raise _NoNumber
+        raise NoNumber
 
-    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: _Scope) -> tuple[Number, ast.expr]:
+    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Number, ast.expr]:
         """`CONFIG.rate` and `CONFIG["rate"]`, of an object of the module that only holds values, as `CONFIG_RATE`."""
         owner = node.value
         while isinstance(owner, ast.Name) and not scope.has_global(owner.id):
             owner, scope = scope.meaning(owner.id)
         if not isinstance(owner, ast.Name):
-            raise _NoNumber
+            raise NoNumber
         key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", "")
         found = _held(scope.values.get(owner.id), key, isinstance(node, ast.Attribute))
         name = f"{owner.id}_{key}".upper()
         is_number = isinstance(found, int | float) and type(found) in (int, float)
         if not is_number or not name.isidentifier() or name in scope.values:
-            raise _NoNumber
+            raise NoNumber
         self.names[name] = Given(found, None, {})
         return found, ast.Name(name)
 
-    def rows(self, node: ast.expr, scope: _Scope, array: np.ndarray) -> Rows:
+    def rows(self, node: ast.expr, scope: Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
         if array.ndim:
             if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) != len(array):
-                raise _NoNumber
+                raise NoNumber
             return [self.rows(part, scope, row) for part, row in zip(node.elts, array, strict=True)]
         found, written = self.value(node, scope)
         with np.errstate(over="ignore"):
             if np.asarray(found).astype(array.dtype).tobytes() != array.tobytes():
-                raise _NoNumber
+                raise NoNumber
         return written
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True
         if self.guess is None or is_second:
-            raise _NoNumber
+            raise NoNumber
         return self.guess, ast.Constant(self.guess)
 
 
@@ -456,13 +456,13 @@ def _held(settings: object, key: str, is_attribute: bool) -> object:
     return getattr(settings, "__dict__", {}).get(key, of_class)
 
 
-def _given(name: str, value: Number, scope: _Scope) -> Given:
-    made = _assigned("".join(linecache.getlines(scope.file))).get(name)
+def _given(name: str, value: Number, scope: Scope) -> Given:
+    made = assigned("".join(linecache.getlines(scope.file))).get(name)
     of: dict[str, Given] = {}
     if made is not None and made.lineno < scope.before and _has_names(made):
         try:
-            found, _ = _Reader(of).value(made, _Scope(scope.values, scope.file, (), made.lineno))
-        except _NOTHING:
+            found, _ = NumberReader(of).value(made, Scope(scope.values, scope.file, (), made.lineno))
+        except NOTHING:
             found = None
         if type(found) is type(value) and found == value:
             return Given(value, made, of)
@@ -470,7 +470,7 @@ def _given(name: str, value: Number, scope: _Scope) -> Given:
 
 
 @functools.lru_cache(maxsize=16)
-def _assigned(source: str) -> Mapping[str, ast.expr]:
+def assigned(source: str) -> Mapping[str, ast.expr]:
     """The expressions that names are given at the top of a module, of those that are given one once."""
     try:
         body = ast.parse(source).body

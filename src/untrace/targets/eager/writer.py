@@ -12,7 +12,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Library, Value
-from untrace.ir.said import SaidArray
+from untrace.ir.said import SaidArray, SaidComputed
 from untrace.ir.types import Aval
 from untrace.module.library_calls import arguments
 from untrace.module.rules import Groups
@@ -46,7 +46,9 @@ class EagerModule(ModuleWriter):
             super().helper(own if helpers.is_known(own) else name)
         return Text(name)
 
-    def _write_constant(self, value: object, aval: object, base: str, said: SaidArray | None = None) -> Expr:
+    def _write_constant(
+        self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None
+    ) -> Expr:
         if jax_compat.is_ref(value) or jax_compat.is_tracer(value):
             return super()._write_constant(value, aval, base)  # which says what is wrong
         array = np.asarray(jax_compat.as_numpy(value))

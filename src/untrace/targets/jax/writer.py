@@ -11,7 +11,8 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Atom, Equation, Function, Primitive
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Primitive
+from untrace.ir.said import SaidArray, SaidComputed
 from untrace.module.access_paths import Step
 from untrace.module.rules import Groups
 from untrace.module.writer import FunctionWriter, ModuleWriter
@@ -28,6 +29,25 @@ class JaxModule(ModuleWriter):
 
     rules = JAX
     namespace = "jnp"
+
+    def _write_constant(
+        self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None
+    ) -> Expr:
+        if type(said) is not SaidComputed:
+            return super()._write_constant(value, aval, base, said)
+        if jax_compat.is_jax_array(said.value):
+            return self.computed_named(said)
+        key = ("array of", said.name, np.asarray(value).tobytes())
+        if key not in self._constants_by_bits:
+            whole = self._of_jax("asarray", self.computed(said))
+            self._constants_by_bits[key] = self._module_name(base, whole, np.asarray(value))
+        return self._constants_by_bits[key]
+
+    def numpy_constant(self, constant: Constant) -> Expr:
+        said = constant.said
+        if not self.idiomatic or type(said) is not SaidComputed or not said.name or jax_compat.is_jax_array(said.value):
+            return super().numpy_constant(constant)
+        return self.computed_named(said)
 
     def writer(self) -> FunctionWriter:
         return JaxFunction(self, Scope(self.scope))

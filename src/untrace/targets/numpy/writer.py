@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from untrace import jax_compat
+from untrace.ir.said import SaidArray, SaidComputed
 from untrace.module.writer import FunctionWriter
 from untrace.python.names import Scope
-from untrace.python.tree import Call, Expr, Slice, Subscript, Text
+from untrace.python.tree import Attribute, Call, Expr, Slice, Subscript, Text
 from untrace.python.values import Values
 from untrace.targets.eager.writer import EagerFunction, EagerModule
 from untrace.targets.numpy.library import UPDATES
@@ -55,6 +57,20 @@ class NumpyModule(EagerModule):
 
     def writer(self) -> FunctionWriter:
         return NumpyFunction(self, Scope(self.scope))
+
+    def _write_constant(
+        self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None
+    ) -> Expr:
+        if type(said) is not SaidComputed or not said.is_numpy:
+            return super()._write_constant(value, aval, base, said)
+        array = np.asarray(jax_compat.as_numpy(value))
+        if array.dtype == said.value.dtype and said.name:
+            return self.computed_named(said)
+        key = (array.dtype.name, array.shape, array.tobytes(), False, said.name)
+        if key not in self._constants_by_bits:
+            whole = Call(Attribute(self.computed(said), "astype"), [self.values.dtype(array.dtype)])
+            self._constants_by_bits[key] = self._module_name(base, whole, array)
+        return self._constants_by_bits[key]
 
     def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
         return expr
