@@ -31,7 +31,7 @@ SaidNumber: TypeAlias = tuple[ast.expr, Mapping[str, Given]]
 @dataclass(frozen=True, slots=True)
 class SaidLoop:
     """A loop of the author's: its variable, "" where it has none for a number; the number that it begins with; the arguments
-    of the `range` that it goes through, by his words or by digits."""
+    of the `range` that it goes through, by his words or by digits, none where it numbers the elements of something."""
 
     variable: str
     start: int

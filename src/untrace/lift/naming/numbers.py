@@ -121,6 +121,10 @@ def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
     found: dict[str, SaidLoop] = {}
     for loop, around in reversed((common or {}).items()):
         variable = loop.target.id if isinstance(loop.target, ast.Name) else ""
+        match loop:
+            case ast.For(ast.Tuple([ast.Name(id=number), _]), ast.Call(ast.Name(id="enumerate"), [_], [])):
+                found[ast.dump(loop.iter)] = SaidLoop(number, 0, ())
+                continue
         if not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) != "range":
             break
         try:

@@ -48,6 +48,7 @@ class Head:
         self.key_names: dict[tuple[str, ...], Expr] = {}
         self.words: list[str] = []
         self.whole = ""
+        self.is_numbered = False
         groups: dict[Any, list[int]] = {}
         for i, element in enumerate(turns.elements):
             if element.iterable() is None:
@@ -62,18 +63,24 @@ class Head:
 
     def line(self) -> tuple[str, Expr]:
         """(the targets, what the loop goes through)."""
-        if len(self.iterables) == 1:
-            only = self.targets[0]
-            return only[1:-1] if only[0] == "(" else only, self.iterables[0]
-        return ", ".join(self.targets), Call("zip", self.iterables)
+        several = len(self.iterables) > 1
+        targets = ", ".join(self.targets)
+        every = Call("zip", self.iterables) if several else self.iterables[0]
+        if self.is_numbered:
+            start = [Text(str(self.start))] if self.start else []
+            return f"{self.counter}, {f'({targets})' if several else targets}", Call("enumerate", [every, *start])
+        return targets[1:-1] if targets[0] == "(" and not several else targets, every
 
     def count_turns(self, loop: SaidLoop) -> None:
-        """Makes it the head of a loop of the author's that takes no element of anything, beside the keys that it puts things at."""
+        """Makes it the head of a loop of the author's that counts, and may take elements of lists and have keys that it puts things
+        at."""
         self.start, span = loop.start, range_of(self.roller.module, loop)
         numbers = [
             k for k, keys in enumerate(self.iterables) if keys.flat() == f"range({self.count})" and not self.start
         ]
-        if numbers:  # keys with the same numbers
+        if self.parts and not numbers:
+            self.counter, self.is_numbered = self.fresh(loop.variable if loop.variable.strip("_") else "i"), True
+        elif numbers:  # keys with the same numbers
             self.counter, self.iterables[numbers[0]] = self.targets[numbers[0]], span
         elif self.turns.numbers or not self.iterables:
             word = loop.variable if loop.variable.strip("_") else "i"
@@ -233,6 +240,8 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
     loop = common[-1]
     target, iterable = loop.target, loop.iter
     if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and len(iterable.args) == 1:
+        if iterable.func.id == "range":  # its variable is a number
+            return None
         if iterable.func.id == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
             target = target.elts[1]
         iterable = iterable.args[0]

@@ -284,11 +284,11 @@ class _Roller:
         if not turns.is_recurrence():
             return None
         loop = None
-        if not turns.elements:  # then it is the author's, and counts
+        if turns.numbers or not turns.elements:  # then it is the author's, and counts
             own = [s for s in part if temporary.isdisjoint(targets_of(s))]
             loop = said_loop([f for s in own for f in self._frames(s)], count)
-        if loop is None and (turns.numbers or not turns.elements):
-            return None
+            if loop is None or not loop.bounds and not turns.elements:
+                return None
         before = self._notes()
         written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loop)
         notes = self._notes()
