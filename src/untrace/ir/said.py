@@ -31,11 +31,14 @@ SaidNumber: TypeAlias = tuple[ast.expr, Mapping[str, Given]]
 @dataclass(frozen=True, slots=True)
 class SaidLoop:
     """A loop of the author's: its variable, "" where it has none for a number; the number that it begins with; the arguments
-    of the `range` that it goes through, by his words or by digits, none where it numbers the elements of something."""
+    of the `range` that it goes through, by his words or by digits, none where it numbers the elements of something. `step`: from
+    one number to the next. `is_reversed`: whether it goes through that range from its end."""
 
     variable: str
     start: int
     bounds: tuple[SaidNumber, ...]
+    step: int = 1
+    is_reversed: bool = False
 
 
 Rows: TypeAlias = "ast.expr | list[Rows]"
@@ -60,4 +63,6 @@ class SaidComputed:
     def is_numpy(self) -> bool:
         """Whether no array of JAX's and no function of its is in the expression."""
         names = {n.id for n in ast.walk(self.made) if isinstance(n, ast.Name)} if self.made is not None else set()
-        return isinstance(self.value, np.ndarray) and "jnp" not in names and all(a.is_numpy for a in self.arrays.values())
+        return (
+            isinstance(self.value, np.ndarray) and "jnp" not in names and all(a.is_numpy for a in self.arrays.values())
+        )

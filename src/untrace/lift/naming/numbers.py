@@ -125,22 +125,27 @@ def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
             case ast.For(ast.Tuple([ast.Name(id=number), _]), ast.Call(ast.Name(id="enumerate"), [_], [])):
                 found[ast.dump(loop.iter)] = SaidLoop(number, 0, ())
                 continue
-        if not isinstance(loop.iter, ast.Call) or last_name(loop.iter.func) != "range":
+        iterable, is_reversed = loop.iter, False
+        match iterable:
+            case ast.Call(ast.Name(id="reversed"), [inside], []):
+                iterable, is_reversed = inside, True
+        if not isinstance(iterable, ast.Call) or last_name(iterable.func) != "range":
             break
         try:
-            start, stop, bounds = _range_of(loop.iter, Scope.of(around))
+            turns, bounds = _range_of(iterable, Scope.of(around))
         except NOTHING:
             found.setdefault("", SaidLoop(variable, 0, digits))
             break
-        if stop - start == count:
-            found[ast.dump(loop.iter)] = SaidLoop(variable, start, bounds)
+        if len(turns) == count:
+            turns = turns[::-1] if is_reversed else turns
+            found[ast.dump(loop.iter)] = SaidLoop(variable, turns.start, bounds, turns.step, is_reversed)
     return next(iter(found.values())) if len(found) == 1 else SaidLoop("", 0, digits) if found else None
 
 
-def _range_of(iterable: ast.expr, scope: Scope) -> tuple[int, int, tuple[SaidNumber, ...]]:
-    """(start, stop, the arguments by the author's words) of `range(stop)` or `range(start, stop)`. Raises NoNumber for others."""
+def _range_of(iterable: ast.expr, scope: Scope) -> tuple[range, tuple[SaidNumber, ...]]:
+    """What `range(stop)` is, and its arguments by the author's words. Raises NoNumber for what is no such call."""
     match iterable:
-        case ast.Call(func=ast.Name(id="range"), args=[_] | [_, _] as args, keywords=[]):
+        case ast.Call(func=ast.Name(id="range"), args=[_, *_] as args, keywords=[]):
             found: list[tuple[int, SaidNumber]] = []
             for arg in args:
                 names: dict[str, Given] = {}
@@ -148,7 +153,9 @@ def _range_of(iterable: ast.expr, scope: Scope) -> tuple[int, int, tuple[SaidNum
                 if type(value) is not int:
                     raise NoNumber
                 found.append((value, (written if names else ast.Constant(value), names)))
-            return 0 if len(args) == 1 else found[0][0], found[-1][0], tuple([said for _, said in found])
+            if len(found) == 3 and not found[2][0]:
+                raise NoNumber
+            return range(*[value for value, _ in found]), tuple([said for _, said in found])
     raise NoNumber
 
 

@@ -16,6 +16,7 @@ from untrace.lift.naming.numbers import said_number
 from untrace.lift.rewrite.call_bodies import on_operands
 from untrace.lift.rewrite.rematerialised_operands import INDEXED
 from untrace.lift.rewrite.simplify import Body, rewrite, same_aval
+from untrace.provenance.sites import is_in_loop
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -27,6 +28,13 @@ def is_value(literal: Any, number: float) -> bool:
     if not jnp.issubdtype(dtype, jnp.number):
         return False
     return np.asarray(literal.val).astype(dtype).tobytes() == np.asarray(number).astype(dtype).tobytes()
+
+
+def is_of_a_turn(body: Body, eqn: Any) -> bool:
+    """Whether an operation is of one turn of an author's loop: what is done in the others stands there too, `0.9 * total` also
+    where the total is zero at first."""
+    site = body.simplifier.provenance.site(eqn)
+    return not body.in_backward_pass(eqn) and not site.by_jvp and is_in_loop(site.frames)
 
 
 @rewrite("add_any", "add_jaxvals")
@@ -49,13 +57,15 @@ def multiply_by_one(body: Body, eqn: Any) -> Any:
     """Not by `MASS = 1.0`, which its author may want to be another number."""
     x, y = eqn.invars
     if is_value(body.scalar(y), 1.0):
-        return None if _is_made_weak(body, x) or _is_named(body, eqn, 1.0) else x
+        return None if _is_made_weak(body, x) or _is_said(body, eqn, 1.0) else x
     is_one = is_value(body.scalar(x), 1.0) and not _is_made_weak(body, y)
-    return y if is_one and not _is_named(body, eqn, 1.0) else None
+    return y if is_one and not _is_said(body, eqn, 1.0) else None
 
 
-def _is_named(body: Body, eqn: Any, value: float) -> bool:
-    """Whether a number that an operation takes has a name in the author's module."""
+def _is_said(body: Body, eqn: Any, value: float) -> bool:
+    """Whether a number that an operation takes has a name in the author's module, or is another one in another turn of a loop."""
+    if is_of_a_turn(body, eqn):
+        return True
     avals = [v.aval for v in (*eqn.invars, *eqn.outvars)]
     return said_number(body.simplifier.provenance.site(eqn), eqn.primitive.name, avals, value) is not None
 
@@ -68,7 +78,7 @@ def _is_made_weak(body: Body, atom: Any) -> bool:
 
 @rewrite("integer_pow")
 def power_of_one(body: Body, eqn: Any) -> Any:
-    return eqn.invars[0] if eqn.params["y"] == 1 else None
+    return eqn.invars[0] if eqn.params["y"] == 1 and not is_of_a_turn(body, eqn) else None
 
 
 @rewrite("sub")
@@ -114,7 +124,7 @@ def and_true(body: Body, eqn: Any) -> Any:
 def divide_by_one(body: Body, eqn: Any) -> Any:
     x, y = eqn.invars
     is_one = is_value(body.scalar(y), 1.0) and not _is_made_weak(body, x)
-    return x if is_one and not _is_named(body, eqn, 1.0) else None
+    return x if is_one and not _is_said(body, eqn, 1.0) else None
 
 
 def _number(body: Body, atom: Any) -> Any:
@@ -149,7 +159,7 @@ def arithmetic_of_literals(body: Body, eqn: Any) -> Any:
     with np.errstate(all="ignore"):
         value = operation(left, right)
         is_rounded = not whole and operation(float(words[0]), float(words[1])).astype(value.dtype) != value
-    if is_rounded and max(map(len, words)) <= _WRITTEN:
+    if is_rounded and max(map(len, words)) <= _WRITTEN or is_of_a_turn(body, eqn):
         return None
     if not whole and (not np.isfinite(value) or (value != 0 and abs(value) < np.finfo(value.dtype).tiny)):
         return None
@@ -177,7 +187,10 @@ def scalar_operand(body: Body, eqn: Any) -> Any:
             continue
         literal = body.scalar(atom)
         # What is there as an array for something else is that array here as well.
-        if literal is not None and body.scalar(other) is None and is_scalar_to_all(body, atom):
+        is_free = literal is not None and body.scalar(other) is None and is_scalar_to_all(body, atom)
+        if is_free and not (
+            type(atom) is not Literal and body.maker(atom, "broadcast_in_dim") and is_of_a_turn(body, eqn)
+        ):
             strong = jax_compat.literal(np.asarray(literal.val).astype(literal.aval.dtype)[()], literal.aval)
             return eqn.replace(invars=[strong, y] if place == 0 else [x, strong])
     return None

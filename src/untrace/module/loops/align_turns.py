@@ -79,6 +79,7 @@ class Turns(AntiUnifier):
         self.carries: dict[Place, Expr] = {}
         self.elements: list[Element] = []
         self.numbers: set[int] = set()  # those with which what counts the turns begins
+        self.step = 0  # from one of them to the next; 0 where nothing counts
         self._numbers: dict[Any, int] = {}
         self.params: frozenset[str] = frozenset()  # of the functions inside which we are
         self.invariant: set[str] = set()
@@ -144,12 +145,20 @@ class Turns(AntiUnifier):
 
     def _count(self, texts: Sequence[str]) -> Expr:
         """The number of the turn, where these are such; the last may be counted from the end."""
+        texts = [t.removesuffix(".0") for t in texts]
         if texts[-1] == "-1" and texts[-2].isdecimal():
             texts = [*texts[:-1], str(int(texts[-2]) + 1)]
-        if not all(t.isdecimal() for t in texts) or len({int(t) - k for k, t in enumerate(texts)}) > 1:
+        elif texts[0] == "-1" and texts[1].isdecimal():
+            texts = [str(int(texts[1]) + 1), *texts[1:]]
+        if not all(t.isdecimal() for t in texts):
             raise Different
-        self.numbers.add(int(texts[0]))
-        return Count(int(texts[0]))
+        first, second, *_ = numbers = [int(t) for t in texts]
+        step = second - first
+        if not step or numbers != [first + k * step for k in range(len(numbers))] or self.step not in (0, step):
+            raise Different
+        self.step = step
+        self.numbers.add(first)
+        return Count(first)
 
     def _slot(self, nodes: Sequence[Any]) -> Expr:
         if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
@@ -225,12 +234,19 @@ class Turns(AntiUnifier):
 
     def trying(self, nodes: Sequence[object]) -> Any:
         """`unify`, or None where the turns differ; then nothing is noted either."""
-        before = dict(self.carries), len(self.elements), dict(self._numbers), set(self.invariant), set(self.numbers)
+        before = (
+            dict(self.carries),
+            len(self.elements),
+            dict(self._numbers),
+            set(self.invariant),
+            set(self.numbers),
+            self.step,
+        )
         try:
             return self.unify(nodes)
         except Different:
             self.params = frozenset()
-            self.carries, _, self._numbers, self.invariant, self.numbers = before
+            self.carries, _, self._numbers, self.invariant, self.numbers, self.step = before
             del self.elements[before[1] :]
             return None
 

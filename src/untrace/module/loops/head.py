@@ -76,7 +76,9 @@ class Head:
         at."""
         self.start, span = loop.start, range_of(self.roller.module, loop)
         numbers = [
-            k for k, keys in enumerate(self.iterables) if keys.flat() == f"range({self.count})" and not self.start
+            k
+            for k, keys in enumerate(self.iterables)
+            if keys.flat() == f"range({self.count})" and not self.start and loop.step == 1
         ]
         if self.parts and not numbers:
             self.counter, self.is_numbered = self.fresh(loop.variable if loop.variable.strip("_") else "i"), True

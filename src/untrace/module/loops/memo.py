@@ -14,6 +14,7 @@ from untrace.python.statements import Assign, Return, Statement, Unpack
 from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Subscript, Text, Tuple, Unary
 from untrace.python.walk import nodes_of, parts_of
 
+_NUMBER = re.compile(r"-?\d+(\.0)?")  # may be that of the turn
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 # Statements that have no variables but those that they read and bind.
 _PLAIN = frozenset((Assign, Unpack, Return))
@@ -119,7 +120,7 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
         if kind is Name or isinstance(value, Leaf):
             found.append("")
         elif kind is Text:
-            found.append(value.text)
+            found.append("#" if _NUMBER.fullmatch(value.text) else value.text)
         elif kind is Call:
             if type(value.func) is str:
                 found.append("" if value.func in local else value.func)
@@ -135,11 +136,10 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
             stack.extend([value.left, value.right] if kind is Binary else [value.value])
         elif kind is Lambda:
             found.append(value.flat())
-        elif kind is Subscript:  # a number may be that of the turn
+        elif kind is Subscript:
             index = value.index.elements if type(value.index) is Tuple else [value.index]
-            places = ["#" if type(i) is Text and i.text.lstrip("-").isdecimal() else i for i in index]
-            found.extend(["[]", *[i for i in places if type(i) is str]])
-            stack.extend([*[i for i in places if type(i) is not str], value.value])
+            found.append("[]")
+            stack.extend([*index, value.value])
         else:
             found.append(kind.__name__)
             for child in _children(value):

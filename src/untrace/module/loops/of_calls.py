@@ -169,14 +169,16 @@ def loop_head(w: Any, elements: Sequence[Element], run: Sequence[Equation]) -> t
         parts.append(along(part, element.below))
     if not iterables:
         loop = said_loop([callee_of(e, Local).frames for e in run], len(run))
-        return "_", Call("range", [Text(str(len(run)))]) if loop is None else range_of(w.module, loop), []
+        digits = Call("range", [Text(str(len(run)))])
+        return "_", range_of(w.module, loop) if loop is not None and loop.bounds else digits, []
     names = ", ".join(n.id for n in targets.values())
     return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
 
 
 def range_of(module: ConstantWriter, loop: SaidLoop) -> Expr:
     """What such a loop goes through."""
-    return Call("range", [module.said(*bound) for bound in loop.bounds])
+    span = Call("range", [module.said(*bound) for bound in loop.bounds])
+    return Call("reversed", [span]) if loop.is_reversed else span
 
 
 Keys = tuple[str, ...]  # one for each turn, as source

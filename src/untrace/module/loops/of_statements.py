@@ -99,6 +99,7 @@ class _Roller:
         self.read: Counter[str] = Counter()  # how often each variable is read before anything is a loop
         self.temporary: set[str] = set()  # what was taken out of other statements
         self.strict = self.trails = self.has_trail = False
+        self.is_authors = False  # whether the author's source has such a loop, which counts
         self.has_lists = False  # whether a loop would fill a list that later statements take elements of
         self.parameters = {p.name for p in definition.params}
         self.known = Known()
@@ -127,7 +128,7 @@ class _Roller:
                 break
             # An element of a list by its number is harder to read than a variable.
             count = self.known.tokens(statements) + _NUMBERED_COST * self._numbered(statements)
-            if count + _LEAST_SAVED <= self.known.tokens(body):
+            if count + (0 if self.is_authors else _LEAST_SAVED) <= self.known.tokens(body):
                 found.append((count, statements))
         if found:
             self.definition.body = min(found, key=lambda pair: pair[0])[1]
@@ -287,7 +288,9 @@ class _Roller:
         if turns.numbers or not turns.elements:  # then it is the author's, and counts
             own = [s for s in part if temporary.isdisjoint(targets_of(s))]
             loop = said_loop([f for s in own for f in self._frames(s)], count)
-            if loop is None or not loop.bounds and not turns.elements:
+            if loop is None or not loop.bounds and not turns.elements or turns.step not in (0, loop.step):
+                return None
+            if turns.elements and loop.step != 1:
                 return None
         before = self._notes()
         written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loop)
@@ -295,6 +298,7 @@ class _Roller:
         self._note(before)
         if written is None:
             return None
+        self.is_authors |= loop is not None
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
