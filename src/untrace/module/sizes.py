@@ -348,7 +348,7 @@ def _of_one(wanted: Sequence[int], base: Sequence[int]) -> Callable[[Expr], Expr
     """How to make each size of `wanted` from that of `base`: `k * n`, `n + c`, `k * n + c`, `(n + c) // k`, `j * ((n + c) // k)`.
     None too where several divisions would do."""
     found = list(ways(wanted, base))
-    if not found or found[0].divisor > 1 and not is_one(found, base[-1]):
+    if not found or found[0].divisor > 1 and not is_one(found, base):
         return None
     return functools.partial(_computed, found[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,9 +61,10 @@ def _linear(pairs: Sequence[tuple[int, int]]) -> Iterator[Way]:
         yield Way(factor, plus=plus)
 
 
-def is_one(found: Sequence[Way], size: int) -> bool:
-    """Whether these are one way for all sizes from that on, as far as it was looked."""
-    return len({tuple([way.at(size + k) for k in _AHEAD]) for way in found}) == 1
+def is_one(found: Sequence[Way], sizes: Sequence[int]) -> bool:
+    """Whether these are one way for all sizes beyond the last, as far as it was looked: of even ones, where all are even."""
+    size, step = sizes[-1], math.gcd(*sizes)
+    return len({tuple([way.at(size + k * step) for k in _AHEAD]) for way in found}) == 1
 
 
 def telling_sizes(
@@ -79,7 +81,7 @@ def telling_sizes(
         if any((number, *others) == tuple(sizes) for sizes in groups):
             continue
         found = [(g, way) for g, sizes in enumerate(groups) for way in ways((number, *others), sizes)]
-        if len({(g, *[way.at(olds[g] + k) for k in _AHEAD]) for g, way in found}) > 1:
+        if len({(g, *[way.at(olds[g] + k * multiples[g]) for k in _AHEAD]) for g, way in found}) > 1:
             open_ways.append(found)
     told = {}
     for step in _FURTHER:

@@ -421,7 +421,12 @@ def _convolved(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     left, right = operands
     result = ties.dims(eqn.outvars[0].aval)
     ties.tie([result[out[0]], result[out[1]]], [left[lhs[0]], right[rhs[0]]])
-    ties.fix(*[right[i] for i in rhs[2:]])  # a kernel, as wide as the padding wants it
+    ties.tie([result[i] for i in out[2:]], [left[i] for i in lhs[2:]])
+    for whole, window in zip([left[i] for i in lhs[2:]], [right[i] for i in rhs[2:]], strict=True):
+        if ties.sizes[whole] == ties.sizes[window]:  # images, of which a kernel's gradient is made
+            ties.tie([whole], [window])
+        else:
+            ties.fix(window)  # a kernel, as wide as the padding wants it
     strides, dilation = eqn.params["window_strides"], eqn.params["lhs_dilation"]
     ties.stride(*[left[i] for i, n, d in zip(lhs[2:], strides, dilation, strict=True) if n != 1 or d != 1])
     if eqn.params["feature_group_count"] == eqn.params["batch_group_count"] == 1:

@@ -100,12 +100,14 @@ def at_other_sizes(
     count = jax_compat.count_of_equations(example.jaxpr)
     is_one = lambda t: given[0][t.places[0][0]].shape[t.places[0][1]] == 1  # noqa: E731
     apart: set[tuple[Place, ...]] = set()
+    halved: set[tuple[Place, ...]] = set()
     near_left = _MOST_NEAR
 
     def attempt(chosen: Sequence[Tied], far: Sequence[int] | None = None) -> Sized | None:
         """With sizes near the example's where the program is another one at those `far` from it."""
         nonlocal near_left
         is_near = far is not None
+        chosen = [replace(t, multiple=math.lcm(t.multiple, 2)) if t.places in halved else t for t in chosen]
         groups, whole = _told_apart(lambda taken: _sized(chosen, given, taken, is_near), taken, sums, example)
 
         def at(sizes: Sequence[int]) -> Captured:
@@ -138,7 +140,11 @@ def at_other_sizes(
             most = [None] * len(groups) if far is None else followed.most_before(far)
             found = followed.told_apart()
         except UntraceError as error:
-            apart.update(g.places for g in groups if _is_named(g, error))
+            halves = {g.places for g in groups if g.old % 2 == 0 and g.size % 2 and _is_named(g.size, error)} - halved
+            if halves and not is_near:  # `x[: n // 2]` beside its other half
+                halved.update(halves)
+                return attempt(chosen)
+            apart.update(g.places for g in groups if _is_named(g.size, error) and _is_named(g.old, error))
             return None
         except Different:
             return None
@@ -341,10 +347,9 @@ def _candidates(
     return alone, [tied for tied in every if tied.terms]
 
 
-def _is_named(group: Group, error: UntraceError) -> bool:
-    """Whether what was raised speaks of the size that was tried and of the example's own: the two were meant to be one."""
-    numbers = set(re.findall(r"(?<![\w.])\d+(?![\w.])", str(error.__cause__)[:_MOST_READ]))
-    return {str(group.size), str(group.old)} <= numbers
+def _is_named(size: int, error: UntraceError) -> bool:
+    """Whether what was raised speaks of a size: of the one that was tried and the example's own, these were meant to be one."""
+    return str(size) in re.findall(r"(?<![\w.])\d+(?![\w.])", str(error.__cause__)[:_MOST_READ])
 
 
 def _choices(
