@@ -245,23 +245,26 @@ def folded(
     usable = [c for c in calls if expander.closed(c.body) is c.body]
     if not _stops_apart(closed):  # what is mapped as a whole is asked for as JAX batches it
         usable = [c for c in usable if not c.is_entry or _branches(c.body) > _branches(closed)]
-    while usable:
-        folder = _Folder(usable, closed)
-        found = folder.jaxpr(closed)
-        if found is closed:
-            break
-        try:
-            if compare(plain, unfolded(found), expander).difference is None:
-                return found
-        except Exception:  # rules that cannot be traced by themselves
-            return closed
-        # One call that does not come back hides the others: each is tried alone, once.
-        if len(usable) == 1:
-            break
-        usable = [c for c in usable if folded(closed, plain, [c], expander, unfolded) is not closed]
-        if len(usable) == len(folder.calls):
-            break
-    return closed
+
+    def giving_back(some: Sequence[VmapCall]) -> Any:
+        found = _Folder(some, closed).jaxpr(closed)
+        if found is closed or compare(plain, unfolded(found), expander).difference is not None:
+            return None
+        return found
+
+    best = closed
+    with contextlib.suppress(Exception):  # rules that cannot be traced by themselves
+        whole = giving_back(usable)
+        if whole is not None or len(usable) < 2:
+            return best if whole is None else whole
+        # One call that does not come back hides the others: each is tried beside those that do, with what it is inside of.
+        kept = [False] * len(usable)
+        for place in reversed(range(len(usable))):
+            some = [c for i, c in enumerate(usable) if kept[i] or i == place]
+            found = giving_back(some)
+            if found is not None:
+                kept[place], best = True, found
+    return best
 
 
 def _stops_apart(closed: Any) -> bool:
@@ -411,10 +414,12 @@ def _operands(closed: Any) -> dict[Any, Any]:
 
 
 def _closed_over(eqn: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The jaxprs of a loop, of branches, of what is differentiated, each with operands that are its first inputs all along:
-    JAX and `differentiated` take arrays that it closes over out of there."""
+    """The jaxprs of a loop, of branches, of what is differentiated or jitted, each with operands that are its first inputs all
+    along: JAX and `differentiated` take arrays that it closes over out of there."""
     if eqn.primitive.name in CALLS:
         yield eqn.params["jaxpr"], eqn.invars[: eqn.params["derivative"].signature.closed]
+    elif eqn.primitive.name in ("jit", "pjit"):
+        yield eqn.params["jaxpr"], eqn.invars
     elif eqn.primitive.name in ("scan", "while", "cond"):
         for key, number, place in jax_compat.inner_places(eqn):
             if eqn.primitive.name == "scan":

@@ -128,7 +128,7 @@ def _is_same(one: Data, other: Data) -> bool:
     if type(one) is not type(other) or one.dtype != other.dtype or one.shape != other.shape:
         return False
     weak = getattr(one, "weak_type", False), getattr(other, "weak_type", False)
-    return weak == (False, False) and np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    return weak[0] == weak[1] and np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
 class _ArrayReader:
@@ -156,6 +156,8 @@ class _ArrayReader:
             case ast.Name(id=name) if self.scope.has_global(name) and is_array(value := self.scope.values.get(name)):
                 if name not in self.arrays:
                     self.arrays[name] = _of_module(name, value, self.scope)
+                if self.arrays[name].made is None and getattr(value, "weak_type", False):
+                    raise NoNumber  # no table is like that
                 return value, node
             case ast.Name(id=name) if not self.scope.has_global(name):
                 return self._local(name)

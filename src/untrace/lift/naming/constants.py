@@ -72,7 +72,7 @@ def _computed(
     constant: Constant, uses: Sequence[Equation], modules: ModuleArrays, provenance: Provenance
 ) -> SaidComputed | None:
     """The author's expression for an array that his module computes, or a function of his by NumPy."""
-    if not is_array(constant.value) or np.size(constant.value) < 2 or getattr(constant.aval, "weak_type", False):
+    if not is_array(constant.value) or np.size(constant.value) < 2:
         return None
     found = modules.said(constant.value, constant.hint)
     operand = _author_operands(uses, provenance)
