@@ -6,6 +6,8 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 
 from untrace.python.tree import (
+    ATOM,
+    UNARY,
     Attribute,
     Binary,
     Call,
@@ -40,7 +42,7 @@ def of_source(node: ast.expr, named: Callable[[str], Expr]) -> Expr:
         case ast.Constant(value=str() as value):
             return Text(quoted(value))
         case ast.Constant(value=value):
-            return Text(repr(value))
+            return Text(repr(value), UNARY if repr(value)[0] == "-" else ATOM)
         case ast.UnaryOp(operand=operand):
             return Unary("-", of_source(operand, named))
         case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):

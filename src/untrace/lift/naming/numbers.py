@@ -22,7 +22,7 @@ import numpy as np
 
 from untrace.ir.said import Given, Number, Rows, SaidArray, SaidLoop, SaidNumber
 from untrace.provenance import syntax
-from untrace.provenance.arguments import arguments_by_parameter, last_name
+from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame, Site
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
@@ -30,6 +30,7 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST_POWER = 64
+_MOST_LISTED = 64  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
@@ -323,13 +324,10 @@ class Scope:
             if default is None:
                 raise NoNumber
             return default, file
-        call = outer[-1].node
-        if not isinstance(call, ast.Call) or last_name(call.func) != definition.name:
-            raise NoNumber
-        given = _given_for(name, frame, call)
+        given = self.passed(name)
         calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
         every = [_given_for(name, frame, each) for each in calls]
-        if given is None or any(one is None or ast.dump(one) != ast.dump(given) for one in every):
+        if any(one is None or ast.dump(one) != ast.dump(given) for one in every):
             raise NoNumber  # one function for all of them could not say it
         if given in definition.args.defaults or given in definition.args.kw_defaults:
             return given, file
@@ -337,6 +335,19 @@ class Scope:
         if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
             raise NoNumber
         return given, scope
+
+
+    def passed(self, name: str) -> ast.expr:
+        """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
+        around it. Raises NoNumber where that is not to be seen."""
+        frame, caller = self.frames[-1], self.frames[-2] if len(self.frames) > 1 else None
+        call = caller.node if caller is not None else None
+        if not isinstance(call, ast.Call) or last_name(call.func) != getattr(frame.definition, "name", ""):
+            raise NoNumber
+        given = _given_for(name, frame, call)
+        if given is None:
+            raise NoNumber
+        return given
 
 
 def _given_for(name: str, callee: Frame, call: ast.Call) -> ast.expr | None:
@@ -393,7 +404,7 @@ class NumberReader:
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
-                    return self._guessed()
+                    return self._passed(name, scope)
                 return self.value(*meaning)
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
                 module = scope.values.get(name)
@@ -437,14 +448,38 @@ class NumberReader:
     def rows(self, node: ast.expr, scope: Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
         if array.ndim:
-            if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) != len(array):
+            parts = self._elements(node, scope)
+            if len(parts) != len(array):
                 raise NoNumber
-            return [self.rows(part, scope, row) for part, row in zip(node.elts, array, strict=True)]
+            return [self.rows(part, scope, row) for part, row in zip(parts, array, strict=True)]
         found, written = self.value(node, scope)
         with np.errstate(over="ignore"):
             if np.asarray(found).astype(array.dtype).tobytes() != array.tobytes():
                 raise NoNumber
         return written
+
+    def _elements(self, node: ast.expr, scope: Scope) -> Sequence[ast.expr]:
+        """Those of a list, and of what lists are put together to: `[0.0] + [LEAST] * 2`."""
+        match node:
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                return parts
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return [*self._elements(left, scope), *self._elements(right, scope)]
+            case ast.BinOp(left=ast.List() as left, op=ast.Mult(), right=times):
+                count, _ = NumberReader({}).value(times, scope)
+                if type(count) is int and count <= _MOST_LISTED:
+                    return [*self._elements(left, scope)] * count
+        raise NoNumber
+
+    def _passed(self, name: str, scope: Scope) -> tuple[Number, ast.expr]:
+        """A parameter for which other calls give something else, in digits: `w * DT` of `cost(x, 0.1)` is `0.1 * DT`."""
+        try:
+            if not scope.frames or name not in own_parameters(scope.frames[-1]):
+                raise NoNumber
+            found, _ = NumberReader({}).value(scope.passed(name), Scope.of(scope.frames[:-1]))
+        except NOTHING:
+            return self._guessed()
+        return found, ast.Constant(found)
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True

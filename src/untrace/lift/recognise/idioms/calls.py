@@ -194,6 +194,8 @@ def _typed(literal: Literal) -> Any:
 def _clip(m: Matcher, equation: Equation, jaxpr: Any) -> Iterator[Guess]:
     x, *bounds = equation.inputs
     yield Guess("jnp.clip", (x, *bounds))
+    if len(bounds) == 2:
+        yield Guess("method.clip", (x, *bounds[::-1]))  # which asks for the upper one first
     if len(bounds) == 1:
         yield Guess("jnp.clip", (x,), {"min": bounds[0]})
         yield Guess("jnp.clip", (x,), {"max": bounds[0]})
