@@ -221,3 +221,40 @@ def test_a_program_that_is_another_one_at_each_size_stays(rows):
     """However alike two of them are by chance."""
     d = untrace.decompile(lambda x: lax.associative_scan(lambda a, b: a * b + b, x))(f32(rows))
     assert f"x: f32[{rows}]" in d.source, d.source
+
+
+def test_a_size_of_which_a_half_is_taken_is_even_and_the_others_follow(tmp_path):
+    def embedding(t, dim):
+        half = dim // 2
+        angles = t[:, None] * jnp.exp(-jnp.arange(half) / half)
+        return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+
+    def embedded(w, t, x):
+        return embedding(t, w.shape[0]) @ w + embedding(t + 1.0, w.shape[0]) @ w, jnp.tanh(x)
+
+    d, written = follows(
+        embedded,
+        tmp_path,
+        (f32(10, 12), f32(3), f32(6, 7)),
+        [(f32(4, 5), f32(2), f32(3, 9)), (f32(6, 3), f32(7), f32(2, 2))],
+    )
+    assert 'multiples={"n": 2}' in d.source and "x: f32[10" not in d.source, d.source
+    with pytest.raises(TypeError, match="was written for"):
+        written(f32(9, 12), f32(3), f32(6, 7))
+
+
+def test_an_image_that_convolutions_keep_has_any_size(tmp_path):
+    def network(w, x):
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jnp.tanh(y) + x
+
+    def trained(w, x):
+        return w - 0.1 * jax.grad(lambda w: (network(w, x) ** 2).mean())(w)
+
+    d, _ = follows(
+        trained,
+        tmp_path,
+        (f32(3, 3, 2, 2), f32(3, 6, 7, 2)),
+        [(f32(3, 3, 2, 2), f32(2, 5, 9, 2)), (f32(3, 3, 4, 4), f32(5, 9, 4, 4))],
+    )
+    assert "6" not in d.source.partition("x: f32[")[2].partition("]")[0], d.source

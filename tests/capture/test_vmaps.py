@@ -569,3 +569,38 @@ def test_a_tree_that_is_handed_on_to_a_mapped_call_inside_of_one(function):
     found = untrace.decompile(function, guard=False)(arm, jnp.linspace(0.1, 0.4, 4))
     assert found.source.count("jax.vmap(moved)(arm, angles)") == 1, found.source
     assert found.source.count("def moved") == 1
+
+
+def wave(w, t, x):
+    return -jnp.sin(jnp.pi * x) + t * jnp.tanh(x * w).sum()
+
+
+def test_one_call_that_is_batched_by_hand_leaves_the_others():
+    """What Python computes of a number before it is traced is no function of an array."""
+
+    def residual(w, t, x):
+        r = jax.vmap(lambda t: jax.vmap(lambda x: jax.grad(wave, argnums=2)(w, t, x))(x))(t)
+        return jnp.mean(r**2) + jnp.mean(jax.vmap(wave, in_axes=(None, 0, None))(w, t, -1.0) ** 2)
+
+    written = untrace.decompile(residual)(jnp.ones(7), jnp.ones(6), jnp.ones(8))
+    assert written.source.count("jax.vmap(") == 2 and "jax.grad(wave, argnums=2)" in written.source, written.source
+    assert written.proof.level == "jaxpr"
+
+
+RATES = 0.5 ** jnp.arange(6)
+
+
+def test_over_an_array_of_the_module_in_a_jitted_function():
+    def stepped(x, rate):
+        return jax.lax.scan(lambda x, _: (x - rate * jnp.sin(x), x.sum()), x, length=3)
+
+    @jax.jit
+    def best(x):
+        def body(x, _):
+            xs, losses = jax.vmap(lambda rate: stepped(x, rate))(RATES)
+            return xs[losses[:, -1].argmin()], None
+
+        return jax.lax.scan(body, x, length=2)[0]
+
+    written = untrace.decompile(best)(jnp.ones(4))
+    assert written.source.count("jax.vmap(") == 1 and "(RATES)" in written.source, written.source

@@ -99,3 +99,25 @@ def test_a_name_that_the_module_has_for_something_else_is_not_taken() -> None:
     finally:
         del globals()["SETTINGS"], globals()["SETTINGS_LR"]
     assert "0.05 * x" in source, source
+
+
+def test_a_method_that_is_given_one(tmp_path: Path) -> None:
+    def kept(x: Any) -> Any:
+        return (x - 0.5).clip(-CFG.clip, CFG.clip) * jnp.array([0.0] + [CFG.clip] * 3)
+
+    function, source = saved(untrace.decompile(kept)(X), tmp_path)
+    np.testing.assert_array_equal(function(X), kept(X))
+    assert "(x - 0.5).clip(-CFG_CLIP, CFG_CLIP)" in source and "[0.0, CFG_CLIP, CFG_CLIP, CFG_CLIP]" in source, source
+
+
+def cost(x: Any, w: float) -> Any:
+    return w * CFG.clip * jnp.dot(x, x)
+
+
+def test_a_product_with_what_calls_give_differently(tmp_path: Path) -> None:
+    def costs(x: Any) -> Any:
+        return cost(x, RATES.lr), cost(x, 100.0)
+
+    function, source = saved(untrace.decompile(costs)(X), tmp_path)
+    np.testing.assert_array_equal(function(X), costs(X))
+    assert "return w * CFG_CLIP * (x @ x)" in source and "cost(x, RATES_LR), cost(x, 100.0)" in source, source
