@@ -458,3 +458,22 @@ def test_the_statement(function, args, expected, monkeypatch):
     found = untrace.decompile(function)(*args)
     assert expected in found.source, found.source
     assert found.proof.at_least("jaxpr")
+
+
+def test_what_counts_is_called_as_the_author_calls_it():
+    """With its first number, and by place; what he adds to it himself stays an addition."""
+
+    def counted(x):
+        rows = x[1:] * jnp.arange(1, x.shape[0]), x * jnp.arange(x.shape[0] - 1, -1, -1), 1 + jnp.arange(x.shape[0])
+        return rows, jnp.arange(1, 5) * x[0], jnp.arange(1.0, 5.0) * x[0], jnp.arange(1, 9, 2) * x[0]
+
+    source = untrace.decompile(counted)(f32(7)).source
+    for text in (
+        "jnp.arange(1, x.shape[0])",
+        "jnp.arange(x.shape[0] - 1, -1, -1)",
+        "1 + jnp.arange(x.shape[0])",
+        "jnp.arange(1, 5)",
+        "jnp.arange(1.0, 5.0)",
+        "jnp.arange(1, 9, 2)",
+    ):
+        assert text in source, source

@@ -165,6 +165,24 @@ def _arange(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("lax.broadcasted_iota", (dtype, shape, int(params["dimension"])))
 
 
+@idiom("add")
+def _arange_from(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`jnp.arange(1, n)` and `jnp.arange(1, n, 2)`, where the author calls it: JAX adds the first number to what it counts."""
+    library = m.site(equation).library if equation.origin is not None else None
+    first, rest = equation.inputs
+    if library is None or library[1] != "arange" or type(first) is not Literal:
+        return
+    scaled = m.producer(rest, "mul")
+    step = scaled.inputs[0] if scaled is not None else None
+    count = m.producer(rest if scaled is None else scaled.inputs[1], "iota")
+    if count is None or scaled is not None and type(step) is not Literal:
+        return
+    start, by = np.asarray(first.value).item(), 1 if step is None else np.asarray(step.value).item()
+    args = (start, start + by * count.origin.params["shape"][0], *([by] if by != 1 else []))
+    yield Guess("jnp.arange", args)
+    yield Guess("jnp.arange", args, {"dtype": count.origin.params["dtype"]})
+
+
 @idiom("convert_element_type")
 def _eye(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if m.producer(equation.inputs[0], "eq") is None:
