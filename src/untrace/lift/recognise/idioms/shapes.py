@@ -172,12 +172,13 @@ def _arange_from(m: Matcher, equation: Equation) -> Iterator[Guess]:
     first, rest = equation.inputs
     if library is None or library[1] != "arange" or type(first) is not Literal:
         return
+    start, by, counted = np.asarray(first.value).item(), 1, rest
     scaled = m.producer(rest, "mul")
-    step = scaled.inputs[0] if scaled is not None else None
-    count = m.producer(rest if scaled is None else scaled.inputs[1], "iota")
-    if count is None or scaled is not None and type(step) is not Literal:
+    if scaled is not None and type(step := scaled.inputs[0]) is Literal:
+        by, counted = np.asarray(step.value).item(), scaled.inputs[1]
+    count = m.producer(counted, "iota")
+    if count is None:
         return
-    start, by = np.asarray(first.value).item(), 1 if step is None else np.asarray(step.value).item()
     args = (start, start + by * count.origin.params["shape"][0], *([by] if by != 1 else []))
     yield Guess("jnp.arange", args)
     yield Guess("jnp.arange", args, {"dtype": count.origin.params["dtype"]})
