@@ -604,3 +604,22 @@ def test_over_an_array_of_the_module_in_a_jitted_function():
 
     written = untrace.decompile(best)(jnp.ones(4))
     assert written.source.count("jax.vmap(") == 1 and "(RATES)" in written.source, written.source
+
+
+GOAL = jnp.linspace(0.0, 1.0, 3)
+
+
+def cost(x, u):
+    return ((x - GOAL) ** 2 * u).sum()
+
+
+def test_a_derivative_of_what_closes_over_an_array_of_the_module():
+    def derivatives(xs, us):
+        first = jax.vmap(jax.grad(cost, argnums=(0, 1)))(xs, us)
+        return first, jax.vmap(jax.hessian(cost, argnums=(0, 1)))(xs, us), jax.vmap(jax.jacfwd(cost))(xs, us)
+
+    source = written(derivatives, jnp.ones((4, 3)), jnp.ones((4, 3)), count=3)
+    assert "jax.vmap(jax.grad(cost, argnums=(0, 1)))(xs, us)" in source, source
+    assert (
+        "jax.vmap(jax.hessian(cost, argnums=(0, 1)))(xs, us)" in source and "jax.vmap(jax.jacfwd(cost))(" in source
+    ), source

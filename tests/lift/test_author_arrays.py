@@ -36,6 +36,7 @@ INSIDE = (jnp.arange(STEPS) < STEPS // 2)[None, :]
 CHANGED = np.linspace(0.0, LEAST, STEPS)
 CHANGED[0] = 7.0
 SHUFFLED = np.random.default_rng(0).permutation(np.linspace(0.0, LEAST, STEPS))
+HALVES = 0.5 ** jnp.arange(4)
 LIST = [BETAS, ALPHA_BAR]
 PICKED = LIST[0] + 1.0
 
@@ -54,6 +55,10 @@ def spectral(x):
 
 def parity(x):
     return ZZ @ x[:4]
+
+
+def halved(x):
+    return x[:4] * HALVES
 
 
 def ordered(x):
@@ -99,6 +104,7 @@ def same(one: Any, other: Any) -> None:
         ("spectral", ["WAVES = 2 * np.pi * np.fft.fftfreq(STEPS, d=SPACING)", "LAPLACIAN = jnp.asarray(-WAVES**2)"]),
         ("parity", ["Z = np.array([[1.0, 0.0], [0.0, -1.0]])", "ZZ = jnp.asarray(np.kron(Z, Z))"]),
         ("ordered", ["ORDER = np.arange(STEPS).reshape(3, -1).T.ravel()", "INSIDE = (jnp.arange(STEPS) < STEPS // 2)[None, :]"]),
+        ("halved", ["HALVES = 0.5 ** jnp.arange(4)"]),
         ("windowed", ["window = jnp.asarray(np.hamming(STEPS) * LEAST)"]),
     ],
 )  # fmt: skip

@@ -21,6 +21,7 @@ from untrace import jax_compat
 from untrace.ir.said import Given, SaidComputed
 from untrace.ir.types import Data
 from untrace.lift.naming.numbers import ARITHMETIC, NOTHING, NoNumber, NumberReader, Scope, assigned
+from untrace.provenance.arguments import last_name
 from untrace.provenance.sites import Frame
 
 SPELLED: Mapping[str, str] = {"numpy": "np", "jax.numpy": "jnp"}
@@ -100,9 +101,9 @@ def _same_values(value: Data, called: Data) -> bool:
 
 def _says_more(made: ast.expr) -> bool:
     """Whether an expression is no list of digits."""
-    calls = [n for n in ast.walk(made) if isinstance(n, ast.Call)]
+    calls = [last_name(n.func) for n in ast.walk(made) if isinstance(n, ast.Call)]
     names = [n for n in ast.walk(made) if isinstance(n, ast.Name) and n.id not in SPELLED.values()]
-    return bool(names) or len(calls) > 1 or isinstance(made, ast.Call) and ast.unparse(made.func)[-5:] != "array"
+    return bool(names) or len(calls) > 1 or any(name not in ("array", "asarray") for name in calls)
 
 
 def _of_module(name: str, value: Data, scope: Scope) -> SaidComputed:

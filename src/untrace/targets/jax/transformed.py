@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 
-from untrace.ir.nodes import Atom, Equation, Function, Library, Slot, functions_called
+from untrace.ir.derivatives import JACOBIANS
+from untrace.ir.nodes import Atom, Constant, Equation, Function, Library, Slot, functions_called
 from untrace.ir.signatures import CallSignature, DerivativeSignature
 from untrace.ir.structured import Map, derivative_in
 from untrace.module.call_arguments import Argument, arguments_of, function_of
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.nested import function_hint
 from untrace.python.tree import Call, Expr, Text, Tuple
 
 
@@ -37,8 +39,8 @@ def transformed(
             w.module.modules.add(again.callee.name.partition(".")[0])
             return Text(again.callee.name)
     derivative = derivative_in(again.callee) if again is not None else None
-    if again is not None and derivative is not None and again.callee.name == "value_and_grad":
-        found = _of_gradient(w, again, derivative.signature, operands, body, signature.closed)
+    if again is not None and derivative is not None and again.callee.name in ("value_and_grad", *JACOBIANS):
+        found = _of_derivative(w, again, derivative.signature, operands, body, signature.closed)
         if found is not None:
             return found
     return function_of(w, equation, operands, body, arguments, alone, signature)
@@ -68,7 +70,7 @@ def _axes(w: Any, example: Any, axes: Sequence[int | None]) -> Expr:
     return texts[0] if len(set(axes)) == 1 else rebuilt(w, example, texts)
 
 
-def _of_gradient(
+def _of_derivative(
     w: Any,
     equation: Equation,
     signature: DerivativeSignature,
@@ -76,7 +78,7 @@ def _of_gradient(
     outer: Function,
     closed: int,
 ) -> Expr | None:
-    """`jax.grad(f)` for a function that does nothing else than this equation; None where it does.
+    """`jax.grad(f)` or `jax.jacfwd(f)` for a function that does nothing else than this equation; None where it does.
 
     closed: how many of its parameters, which are `operands` here, are values that it closes over.
     """
@@ -86,16 +88,25 @@ def _of_gradient(
     places: dict[Atom, int] = {p: i for i, p in enumerate(outer.params)}
     if signature.args[1] or not same(equation.inputs[signature.closed :], outer.params[closed:]):
         return None
-    if not all(x in places for x in own) or any(o is None for o in equation.outputs[count:]):
+    if not all(x in places or type(x) is Constant for x in own) or any(o is None for o in equation.outputs[count:]):
         return None
+    name, inner = (function_hint(f, "", equation)[0] for f in (outer, body))
+    is_plain = equation.callee.name == "value_and_grad" and all(x in places for x in own)
+    if not is_plain and name not in ("", "unnamed", inner):  # a function of the author's
+        return None
+    transform = signature.transform
     value, aux, gradients = equation.outputs[:1], equation.outputs[1:count], equation.outputs[count:]
-    if same(outer.results, [*value, *aux, *gradients]):
+    if equation.callee.name in JACOBIANS:
+        if signature.has_aux or not same(outer.results, equation.outputs):
+            return None
+    elif same(outer.results, [*value, *aux, *gradients]):
         transform = "value_and_grad"
     elif same(outer.results, [*gradients, *aux]):
         transform = "grad"
     else:
         return None
-    given = [*(operands[places[x]] for x in own), *operands[closed : len(outer.params)]]
+    around = [operands[places[x]] if x in places else w.atom(x) for x in own]
+    given = [*around, *operands[closed : len(outer.params)]]
     function = transformed(w, equation, given, body, arguments_of(signature, body), signature)
     return gradient(transform, function, signature)
 
