@@ -243,7 +243,7 @@ class _Patient:
         unexplained = np.flatnonzero(found.unexplained > LIMIT)
         order = unexplained[np.argsort(~near[unexplained], kind="stable")]
         close = [n for n in order if near[n]]
-        rows = [*_spread(close, found, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
+        rows = [*found.spread(close, _MOST_BLAMED), *[n for n in order if not near[n]][: _MOST_BLAMED // 2]]
         nowhere = found.without_value & near & ~found.endless
         if self._derivatives or self._samples.given and nowhere[0]:
             # There is no limit either, but a derivative is no number that is not there, nor is what has none where it is asked.
@@ -278,9 +278,11 @@ class _Patient:
     def _severity(self, found: Examination, group: _Group) -> str | None:
         """How much a group matters; None where it does too little."""
         near = self._samples.near
+        # What nobody knows a better way for matters where inputs are likely.
+        likely = near if group.repairs else self._samples.likely
         rows = [b.row for b in group.blamed]
         group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], self._size(b.row)))
-        close = [n for n in rows if near[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
+        close = [n for n in rows if likely[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
         if not group.repairs and not given and not self._is_common(found, group):
@@ -305,10 +307,10 @@ class _Patient:
     def _is_common(self, found: Examination, group: _Group) -> bool:
         """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
         that hardly anybody has."""
-        near = self._samples.near
-        rows = [b.row for b in group.blamed if near[b.row] and not b.slight]
+        likely = self._samples.likely
+        rows = [b.row for b in group.blamed if likely[b.row] and not b.slight]
         wrong = (found.unexplained > LIMIT) | found.undefined
-        is_often = (wrong & near).sum() > _RARE * near.sum()
+        is_often = (wrong & likely).sum() > _RARE * self._samples.near.sum()
         is_met = any(self._is_broken(found, n) for n in rows)
         return bool(rows) and (bool(is_often) or is_met or any(map(self._samples.is_like_given, rows)))
 
@@ -364,7 +366,7 @@ class _Patient:
     def _remark(self, found: Examination, group: _Group) -> str:
         worst = group.blamed[0]
         where = f"{place_of(group.key[0], group.key[1])}: " if group.key[0] else ""
-        how = "only far from the given inputs" if not self._samples.near[worst.row] else "too small to matter"
+        how = "too small to matter" if self._samples.likely[worst.row] else "only on inputs unlike the given ones"
         if found.bounded[worst.row]:
             how = "where it has no limit"
         return f"{where}{worst.cause}, {how}: {worst.detail}"
@@ -571,15 +573,6 @@ def _program(captured: Captured) -> Function:
 def _leaves(captured: Captured) -> list[Data]:
     """The arrays that the program takes, in its order."""
     return jax.tree.leaves((captured.args, captured.kwargs))
-
-
-def _spread(rows: Sequence[int], found: Examination, most: int) -> list[int]:
-    """Some of the rows: the given one, and others of all sizes of errors."""
-    if len(rows) <= most:
-        return list(rows)
-    order = sorted(rows, key=lambda n: (n != 0, -min(found.unexplained[n], 1e300)))
-    places = np.unique(np.linspace(0, len(order) - 1, most).astype(int))
-    return [order[i] for i in places]
 
 
 def _as_written(function: Function, *args: Data) -> list[Data]:

@@ -43,6 +43,14 @@ class Examination:
     endless: np.ndarray
     conditions: _Conditions
 
+    def spread(self, rows: Sequence[int], most: int) -> list[int]:
+        """Some of the rows: the given one, and others of all sizes of errors."""
+        if len(rows) <= most:
+            return list(rows)
+        order = sorted(rows, key=lambda n: (n != 0, -min(self.unexplained[n], 1e300)))
+        places = np.unique(np.linspace(0, len(order) - 1, most).astype(int))
+        return [order[i] for i in places]
+
     def leave_out(self, rows: np.ndarray) -> None:
         """Says nothing of some of the samples: nothing is wrong there."""
         self.truths = [None if t is None else _without(t, rows) for t in self.truths]

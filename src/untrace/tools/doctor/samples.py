@@ -25,7 +25,8 @@ class Samples:
     """`leaves`: one array for each input, with the samples as first axis; the first sample is the given one where `given`.
     `near`: whether a sample is one that may well be met: of the given signs and not of another order of magnitude.
     `positive`: whether what was given as positive is so. `plain`: whether it is one that a program meets sooner or later: inputs
-    that are all zero, arrays that are equal, a matrix that is the identity.
+    that are all zero, arrays that are equal, a matrix that is the identity. `likely`: near, and whether all that was given as of
+    one sign is so.
     """
 
     leaves: Sequence[Data]
@@ -33,6 +34,7 @@ class Samples:
     given: bool
     positive: np.ndarray
     plain: np.ndarray
+    likely: np.ndarray
 
     @property
     def count(self) -> int:
@@ -70,7 +72,8 @@ def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
             arrays.append(np.stack([row[column] for row in rows]).astype(base.dtype))
     near = np.array([maker.is_near(row) for row in rows])
     positive = np.array([maker.is_positive(row) for row in rows])
-    return Samples(arrays, near, given, positive, np.array(maker.plain))
+    likely = near & np.array([not given or maker.is_signed(row) for row in rows])
+    return Samples(arrays, near, given, positive, np.array(maker.plain), likely)
 
 
 def _base(x: Data, random: np.random.Generator) -> Data:
@@ -152,6 +155,16 @@ class _Maker:
 
     def is_positive(self, row: Row) -> bool:
         return not any(p and (values < 0).any() for values, p in zip(row, self._positive, strict=True))
+
+    def is_signed(self, row: Row) -> bool:
+        """Whether what was given as of one sign is so. One number says nothing of where others may be."""
+        if sum(b.size for b in self._bases) < 2:
+            return True
+        return not any(
+            (b > 0).all() and (values < 0).any() or (b < 0).all() and (values > 0).any()
+            for values, b in zip(row, self._bases, strict=True)
+            if b.size
+        )
 
     # ---------------------------------------------------------------- kinds of samples
 
