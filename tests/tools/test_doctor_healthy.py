@@ -16,6 +16,24 @@ def test_what_has_no_repair_is_asked_of_inputs_of_the_given_signs():
     assert found, found
 
 
+def test_what_has_no_repair_is_asked_of_inputs_of_the_given_sizes():
+    def mass(first, second, rapidity_gap, angle_gap):
+        opening = jnp.sinh(rapidity_gap / 2) ** 2 + jnp.sin(angle_gap / 2) ** 2
+        return 2 * jnp.sqrt(first * second * opening)
+
+    found = untrace.doctor(mass)(50.0, 45.0, 2.0**-7, 2.0**-8)
+    assert found, found
+    assert untrace.doctor(mass)(50.0, 45.0, 64.0, 2.0).findings
+
+
+def test_nor_of_one_that_is_next_to_nothing_beside_others():
+    def log_odds_ratio(treated, control):
+        return jnp.log1p((treated - control) / (control * (1 - treated)))
+
+    found = untrace.doctor(log_odds_ratio)(0.5, 0.4999)
+    assert found, found
+
+
 def test_where_signs_were_given_or_one_number_only_they_are_asked_of_too():
     assert untrace.doctor(sagitta)(-6.4e6, 250.0).findings
     assert untrace.doctor(lambda x: jnp.sqrt(x * x + 1) + x)(1.0).findings

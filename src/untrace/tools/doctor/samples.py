@@ -18,6 +18,7 @@ MOST_SAMPLES = 208
 _NEAR = 300.0  # times the largest given number, or 1
 _TINY = 1e-9
 _SEVERAL = 4  # numbers
+_LARGER, _SMALLER = 100.0, 1e-4  # times the largest given number of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class Samples:
     """`leaves`: one array for each input, with the samples as first axis; the first sample is the given one where `given`.
     `near`: whether a sample is one that may well be met: of the given signs and not of another order of magnitude.
     `positive`: whether what was given as positive is so. `plain`: whether it is one that a program meets sooner or later: inputs
-    that are all zero, arrays that are equal, a matrix that is the identity. `likely`: near, and whether all that was given as of
-    one sign is so.
+    that are all zero, arrays that are equal, a matrix that is the identity. `likely`: near, all that was given as of one sign is
+    so, and no array is far larger or smaller than it was given.
     """
 
     leaves: Sequence[Data]
@@ -72,7 +73,7 @@ def samples_of(leaves: Sequence[Data], seed: int = 0) -> Samples:
             arrays.append(np.stack([row[column] for row in rows]).astype(base.dtype))
     near = np.array([maker.is_near(row) for row in rows])
     positive = np.array([maker.is_positive(row) for row in rows])
-    likely = near & np.array([not given or maker.is_signed(row) for row in rows])
+    likely = near & np.array([not given or maker.is_signed(row) and maker.is_of_size(row) for row in rows])
     return Samples(arrays, near, given, positive, np.array(maker.plain), likely)
 
 
@@ -165,6 +166,17 @@ class _Maker:
             for values, b in zip(row, self._bases, strict=True)
             if b.size
         )
+
+    def is_of_size(self, row: Row) -> bool:
+        """Whether the largest number of each array is not many times the given one, nor next to nothing beside others. One
+        number may be of any size."""
+        if sum(b.size for b in self._bases) < 2:
+            return True
+        for values, b in zip(row, self._bases, strict=True):
+            size, given = float(np.abs(values).max(initial=0)), float(np.abs(b).max(initial=0)) or 1.0
+            if size > _LARGER * given or len(row) > 1 and 0 < size < _SMALLER * given:
+                return False
+        return True
 
     # ---------------------------------------------------------------- kinds of samples
 
