@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 import untrace
 
@@ -37,3 +39,15 @@ def test_nor_of_one_that_is_next_to_nothing_beside_others():
 def test_where_signs_were_given_or_one_number_only_they_are_asked_of_too():
     assert untrace.doctor(sagitta)(-6.4e6, 250.0).findings
     assert untrace.doctor(lambda x: jnp.sqrt(x * x + 1) + x)(1.0).findings
+
+
+def test_a_derivative_of_what_is_infinite():
+    def energy(places, charges):
+        squares = jnp.sum((places[:, None] - places[None]) ** 2, axis=-1)
+        same = jnp.eye(len(places), dtype=bool)
+        distances = jnp.sqrt(jnp.where(same, 1.0, squares))
+        return 0.5 * jnp.sum(jnp.where(same, 0.0, jnp.outer(charges, charges) / distances))
+
+    places = np.array([[0, 1, 0], [2, 0.5, 4], [-1, 3, 1]], np.float32)
+    found = untrace.doctor(jax.grad(energy))(places, np.array([1, 0.5, 2], np.float32))
+    assert found, found

@@ -141,13 +141,13 @@ class _Patient:
     # ---------------------------------------------------------------- repairs
 
     def _leave_out(self, found: Examination) -> None:
-        """What has no value has no derivative, whatever its formula gives there."""
+        """What has no value, or an infinite one, has no derivative, whatever its formula gives there."""
         wrong = (found.unexplained > LIMIT) | found.undefined | found.without_value
         if self._primal is not None and wrong.any():
             captured = trace(self._primal[0], self._args, self._kwargs, self._nums, self._names)
             before = examine(_program(captured), self._samples)
             self._wrong_before = before.errors > LIMIT
-            found.leave_out(before.without_value)
+            found.leave_out(before.without_value | before.is_infinite)
 
     def _repaired(self, found: Examination) -> Repaired:
         """With the repairs that hold; of a derivative in itself, or in what is differentiated where that helps more."""

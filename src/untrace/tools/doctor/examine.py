@@ -43,6 +43,15 @@ class Examination:
     endless: np.ndarray
     conditions: _Conditions
 
+    @property
+    def is_infinite(self) -> np.ndarray:
+        """Samples for which a result is infinite in exact numbers."""
+        found = np.zeros(self.samples.count, bool)
+        for truth in self.truths:
+            if truth is not None:
+                found |= worst(truth.known & np.isinf(truth.low[0])).astype(bool)
+        return found
+
     def spread(self, rows: Sequence[int], most: int) -> list[int]:
         """Some of the rows: the given one, and others of all sizes of errors."""
         if len(rows) <= most:
