@@ -51,3 +51,12 @@ def test_a_derivative_of_what_is_infinite():
     places = np.array([[0, 1, 0], [2, 0.5, 4], [-1, 3, 1]], np.float32)
     found = untrace.doctor(jax.grad(energy))(places, np.array([1, 0.5, 2], np.float32))
     assert found, found
+
+
+def test_a_repair_that_is_for_the_given_signs_has_to_help_there():
+    def time_to_fall(speed, height):
+        return 2 * height / (speed + jnp.sqrt(speed**2 + 2 * 9.81 * height))
+
+    found = untrace.doctor(time_to_fall)(3000.0, 0.5)
+    assert found, found
+    assert untrace.doctor(time_to_fall)(-3000.0, 0.5).findings

@@ -264,6 +264,9 @@ class _Patient:
         kept, remarks = [], []
         for group in groups.values():
             group.repairs = [r for r in better.repairs if any(r.better[b.row] for b in group.blamed)]
+            # One that is for the given signs only, and only helps where they are others, is no help.
+            if all(r.positive and not (r.better & self._samples.positive).any() for r in group.repairs):
+                group.repairs = []
             group.severity = self._severity(found, group)
         claimed = [r for group in groups.values() if group.severity not in (None, "far") for r in group.repairs]
         for group in groups.values():
