@@ -60,3 +60,18 @@ def test_a_repair_that_is_for_the_given_signs_has_to_help_there():
     found = untrace.doctor(time_to_fall)(3000.0, 0.5)
     assert found, found
     assert untrace.doctor(time_to_fall)(-3000.0, 0.5).findings
+
+
+def test_of_several_arrays_two_are_made_equal():
+    def distance(spot, start, end):
+        (x, y), (u, v) = spot - start, end - start
+        return jnp.abs(u * y - v * x) / jnp.hypot(u, v)
+
+    line = [np.array(p, np.float32) for p in ([60107, 43102.5], [60101, 43100], [60111, 43120])]
+    found = untrace.doctor(distance)(*line)
+    assert found, found
+
+    def height(spot, start, end):  # without a value where two are equal, which are made so
+        return jnp.linalg.norm(end - spot) / jnp.linalg.norm(start - spot) * jnp.linalg.norm(start - spot)
+
+    assert untrace.doctor(height)(*line).findings

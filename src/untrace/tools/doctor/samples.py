@@ -186,9 +186,10 @@ class _Maker:
         if len(bases) > 1:
             found += [[b * (i != j) for j, b in enumerate(bases)] for i in range(min(len(bases), 6))]
         vectors = [b for b in bases if b.size > 1]
-        first = next((b for i, b in enumerate(vectors) if any(b.shape == c.shape for c in vectors[i + 1 :])), None)
-        if first is not None:
-            found.append([first if b.shape == first.shape else b for b in bases])
+        # Only two: a program of three points has to do where two are one, but nothing where all are.
+        alike = next(((b, c) for i, b in enumerate(vectors) for c in vectors[i + 1 :] if b.shape == c.shape), None)
+        if alike is not None:
+            found.append([alike[0] if b is alike[1] else b for b in bases])
         if any(map(_is_square, bases)):
             found.append([np.eye(len(b)) if _is_square(b) else b for b in bases])
         return found
