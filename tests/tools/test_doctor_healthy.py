@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import untrace
+from untrace.tools.doctor import api
+from untrace.tools.doctor.blame import Blamed
+from untrace.tools.doctor.examine import LIMIT, examine
 
 
 def sagitta(radius, half_chord):
@@ -75,3 +80,15 @@ def test_of_several_arrays_two_are_made_equal():
         return jnp.linalg.norm(end - spot) / jnp.linalg.norm(start - spot) * jnp.linalg.norm(start - spot)
 
     assert untrace.doctor(height)(*line).findings
+
+
+def test_what_is_only_magnified_a_little_and_has_no_repair():
+    patient = api._Patient(lambda x: (x + 100.0) - 100.0, (0.5,), {}, frozenset(), frozenset(), 0)
+    found = examine(patient._program, patient._samples)
+    wrong = int(np.flatnonzero((found.unexplained > LIMIT) & patient._samples.likely)[0])
+    heavy = Blamed(found.tape.steps[-1], 0, "cancellation", "", 0.0, False)  # of a sample on which nothing is wrong
+    told = [
+        patient._severity(found, api._Group(("", 0, ""), [heavy, dataclasses.replace(heavy, row=wrong, slight=slight)]))
+        for slight in (False, True)
+    ]
+    assert told[0] is not None and told[1] is None

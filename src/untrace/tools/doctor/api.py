@@ -288,8 +288,9 @@ class _Patient:
         close = [n for n in rows if likely[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
         sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
-        if not group.repairs and not given and not self._is_common(found, group):
-            sure = []
+        if not group.repairs and not given:
+            heavy = {b.row for b in group.blamed if not b.slight}
+            sure = [n for n in sure if n in heavy] if self._is_common(found, group) else []
         if sure:
             often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
