@@ -1,8 +1,11 @@
 """What is said of a text of another target, from running it beside the original."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from untrace.capture.jaxpr import Importer
 from untrace.prove.execute import checked
 
 NAMES = ("result[0]", "result[1]")
@@ -53,3 +56,22 @@ def test_where_another_rounding_leaves_no_digit_a_number_may_be_none():
 
     assert checked(singular, otherwise, text, [np.float32(0.25)], NAMES).level == "close"
     assert checked(singular, singular, text, [np.float32(0.25)], NAMES).level == "unproven"
+
+
+def test_an_order_that_is_left_open_is_compared_where_no_elements_are_equal():
+    def program(key, value):
+        return lax.sort((key, value), num_keys=1, is_stable=False)
+
+    def backwards(key, value):  # of equal ones the last first
+        order = np.lexsort((-np.arange(key.size), key))
+        return key[order], value[order]
+
+    def unsorted(key, value):
+        return key, value
+
+    key, value = np.zeros(6, np.int32), np.arange(6, dtype=np.int32)
+    function = Importer(rules=False).function(jax.make_jaxpr(program)(key, value), "program")
+    found = checked(program, program, backwards, [key, value], NAMES, function)
+    assert found.level == "bits" and "open" in found.notes[0]
+    assert checked(program, program, backwards, [key, value], NAMES).level == "unproven"
+    assert checked(program, program, unsorted, [key, value], NAMES, function).level == "unproven"

@@ -74,6 +74,17 @@ def draw(kind: LeafType, index: int, generator: np.random.Generator) -> Any:
     return jax_compat.weakly_typed(value) if kind.weak_type else value
 
 
+def distinct(value: Any, generator: np.random.Generator) -> Any:
+    """A value, or where some numbers in it are equal, as many others; itself where its type has not so many."""
+    if jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.extended):
+        return value
+    array = jax_compat.as_numpy(value)
+    if np.unique(array).size == array.size:
+        return value
+    numbers = generator.permutation(array.size).reshape(array.shape).astype(array.dtype)
+    return jnp.asarray(numbers) if np.unique(numbers).size == array.size else value
+
+
 def _keys(kind: LeafType, generator: np.random.Generator) -> Any:
     name = jax_compat.key_impl_name(kind)
     width = jax.random.key_data(jax.random.key(0, impl=name)).shape
