@@ -106,24 +106,36 @@ def test_functions_of_one_number(dtype: np.dtype) -> None:
     check_functions_of_one_number(dtype, "torch")
 
 
-# Functions of two numbers that PyTorch has not: of all types, and of unsigned integers.
-NO_FUNCTIONS = frozenset(("polygamma", "mulhi"))
-NOT_UNSIGNED = frozenset(("shift_right_arithmetic",))
-
-
-def _missing(dtype: np.dtype) -> frozenset[str]:
-    return NO_FUNCTIONS | NOT_UNSIGNED if dtype.kind == "u" else NO_FUNCTIONS
+NO_FUNCTIONS = frozenset(("polygamma", "mulhi"))  # of two numbers, that PyTorch has not
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_functions_of_two_numbers(dtype: np.dtype) -> None:
-    check_functions_of_two_numbers(dtype, "torch", without=_missing(dtype))
+    check_functions_of_two_numbers(dtype, "torch", without=NO_FUNCTIONS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_functions_that_it_has_not_are_refused(dtype: np.dtype) -> None:
-    for name in _missing(dtype):
+    for name in NO_FUNCTIONS:
         function = getattr(lax, name)
         if applies(function, *samples(dtype)):
             with pytest.raises(untrace.UnsupportedPrimitiveError, match=name):
                 text_of(function, *samples(dtype), target="torch")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
+def test_products_of_unsigned_numbers_lose_the_bits_that_their_type_has_not(dtype: type) -> None:
+    """`jnp.prod` is not `torch.prod`, whose product of 64 bits is another number once it is compared."""
+    x = np.array([[7, 200, 3], [251, 9, 11]], dtype)
+
+    def program(x: Any) -> Any:
+        products = jnp.prod(x), lax.reduce_prod(x, (0, 1)), lax.reduce_prod(x, (1,)), lax.cumprod(x, 1), jnp.cumprod(x)
+        return [p > 1000 for p in products], products
+
+    check(program, x, target="torch")
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
+def test_triangular_matrices_of_narrow_floats_are_solved_in_wider_ones(dtype: Any) -> None:
+    a, b = jnp.asarray([[2, 0, 0], [1, 2, 0], [4, 2, 2]], dtype), jnp.asarray([[2], [4], [8]], dtype)
+    check(lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True), a, b, target="torch")

@@ -7,14 +7,16 @@ call is tried on samples of its own types, edge values among them. What differs 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Atom, Constant, Equation, Library, Literal, Slot, Value, functions_called
+from untrace.lift.recognise.library import resolve
 from untrace.lift.recognise.patterns import Fixed
 from untrace.prove.execute import has_extremes, may_not_end
 from untrace.prove.run import ulps_apart
@@ -26,6 +28,7 @@ _LARGE = 1 << 13
 _SLOW = 1 << 24  # multiplications of integers, for which libraries have no fast product
 _SLOW_FUNCTIONS = frozenset("igamma igammac igamma_grad_a regularized_incomplete_beta polygamma zeta".split())
 _SHORT = 64
+_LEAST = 3  # a size that is small, and no bound of broadcasting
 _SAMPLES = 10
 _FEW = 4
 _SAMPLES_OF_ONE = 16
@@ -47,7 +50,7 @@ def spelled(
     candidates = list(library.candidates(callee))
     found = _FOUND.get(key, -1)
     if found == -1:
-        found = next((i for i, c in enumerate(candidates) if _agree(library, c, inputs, outputs)), None)
+        found = next((i for i, c in enumerate(candidates) if _agree(library, c, callee, inputs, outputs)), None)
         if key is not None:
             _FOUND[key] = found
     return None if found is None else candidates[found].callee
@@ -71,21 +74,26 @@ def _key(
 
 
 def _agree(
-    library: ArrayLibrary, candidate: Candidate, inputs: Sequence[Atom], outputs: Sequence[Value | None]
+    library: ArrayLibrary,
+    candidate: Candidate,
+    called: Library,
+    inputs: Sequence[Atom],
+    outputs: Sequence[Value | None],
 ) -> bool:
-    """Whether a call gives the types and, but for rounding, the values that it has in JAX."""
+    """Whether a call gives the types and, but for rounding, the values that the one that was called has in JAX."""
     callee = candidate.callee
     variables = [i for i, a in enumerate(inputs) if type(a) is Value]
     avals = [jax.ShapeDtypeStruct(inputs[i].aval.shape, inputs[i].aval.dtype) for i in variables]
-    if any(np.prod(a.shape, initial=1) > _LARGEST for a in avals):
-        return False
-    short = _shorter(callee, inputs)
+    is_small = all(np.prod(a.shape, initial=1) <= _LARGEST for a in avals)
+    original = resolve(called.name) if not is_small else None
+    short = _shorter(called, inputs) if is_small else _smallest(called, inputs)
     avals = [jax.ShapeDtypeStruct([short.get(n, n) for n in a.shape], a.dtype) for a in avals]
+    if any(np.prod(a.shape, initial=1) > _LARGEST for a in avals) or not is_small and original is None:
+        return False
     arrays: list[Any] = [_value(a) for a in inputs]
 
     def run(own: Sequence[Any]) -> Any:
-        given = [_filled(library, a, own) for a in callee.args]
-        return candidate.function(*given, **{k: _filled(library, v, own) for k, v in callee.kwargs.items()})
+        return _called(candidate.function, callee, own, library.into, library.typed)
 
     is_tracked = False
     try:
@@ -94,7 +102,11 @@ def _agree(
                 continue
             for place, value in zip(variables, sample, strict=True):
                 arrays[place] = np.asarray(value)[()]
-            expected = evaluate(callee.body, *arrays)
+            expected = (
+                evaluate(callee.body, *arrays)
+                if original is None
+                else jax.tree.leaves(_called(original, called, list(map(_of_jax, arrays)), jnp.asarray, np.dtype))
+            )
             own = [library.into(a) if isinstance(a, np.ndarray | np.generic) else a for a in arrays]
             with library.quietly(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -130,6 +142,14 @@ def _shorter(callee: Library, inputs: Sequence[Atom]) -> dict[int, int]:
     return {n: _SHORT + 1 + rank for rank, n in enumerate(large)}
 
 
+def _smallest(callee: Library, inputs: Sequence[Atom]) -> dict[int, int]:
+    """Sizes to try a call at whose arrays are too large, where its arguments speak of no size: it has no body for these, but the
+    library's own function gives what it would."""
+    sizes = sorted({n for a in inputs for n in getattr(a.aval, "shape", ()) if n > _SHORT})
+    said = set(filter(_is_integer, jax.tree.leaves((callee.args, callee.kwargs))))
+    return {} if said.intersection(sizes) else {n: _LEAST + rank for rank, n in enumerate(sizes)}
+
+
 def _is_slow(equation: Equation) -> bool:
     if equation.callee.name != "dot_general":
         return equation.callee.name in _SLOW_FUNCTIONS
@@ -147,6 +167,8 @@ def _samples(avals: Sequence[jax.ShapeDtypeStruct]) -> Iterator[Sequence[Any]]:
     """Operands to try a call on; of large ones a set of plain numbers, and one with edge values among the others."""
     if all(np.prod(a.shape, initial=1) <= _LARGE for a in avals):
         yield from sample_inputs(avals, samples=_SAMPLES, seed=1)
+    if all(jax.dtypes.issubdtype(a.dtype, np.integer) for a in avals):  # of common values a product has a 0
+        yield [np.full(a.shape, jnp.iinfo(a.dtype).max, a.dtype) for a in avals]
     generator = np.random.default_rng(1)
     recipes = (_PLAIN, _SOME_EDGES)
     if all(
@@ -164,20 +186,39 @@ def _value(atom: Atom) -> Any:
     return np.asarray(atom.value) if type(atom) is Constant else None
 
 
-def _filled(library: ArrayLibrary, value: Any, arrays: Sequence[Any]) -> Any:
-    """An argument with arrays in the place of its Slots."""
+def _of_jax(value: Any) -> Any:
+    """An array as JAX's, whose methods are other ones."""
+    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _called(
+    function: Callable[..., Any],
+    callee: Library,
+    arrays: Sequence[Any],
+    into: Callable[[np.ndarray], Any],
+    typed: Callable[[np.dtype], Any],
+) -> Any:
+    """What a function gives for the arguments of a call."""
+    given = [_filled(a, arrays, into, typed) for a in callee.args]
+    return function(*given, **{k: _filled(v, arrays, into, typed) for k, v in callee.kwargs.items()})
+
+
+def _filled(
+    value: Any, arrays: Sequence[Any], into: Callable[[np.ndarray], Any], typed: Callable[[np.dtype], Any]
+) -> Any:
+    """An argument with arrays in the place of its Slots; `into` and `typed` make a library's own arrays and types."""
     if type(value) is Slot:
         return arrays[value.index]
     if type(value) is Fixed:
-        return library.into(np.asarray(value.constant.value))
+        return into(np.asarray(value.constant.value))
     if type(value) is tuple or type(value) is list:
-        return type(value)([_filled(library, v, arrays) for v in value])
+        return type(value)([_filled(v, arrays, into, typed) for v in value])
     if type(value) is slice:
-        return slice(*[_filled(library, v, arrays) for v in (value.start, value.stop, value.step)])
+        return slice(*[_filled(v, arrays, into, typed) for v in (value.start, value.stop, value.step)])
     if isinstance(value, Mapping):
-        return {k: _filled(library, v, arrays) for k, v in value.items()}
+        return {k: _filled(v, arrays, into, typed) for k, v in value.items()}
     is_type = isinstance(value, np.dtype) or isinstance(value, type) and hasattr(value, "dtype")
-    return library.typed(np.dtype(value)) if is_type else value
+    return typed(np.dtype(value)) if is_type else value
 
 
 def _same(found: np.ndarray | None, expected: np.ndarray | None) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace.ir.nodes import Library
@@ -53,6 +54,7 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
     import torch
 
     kwargs = {_KEYWORDS.get(k, k): v for k, v in callee.kwargs.items()}
+    callee = Library(callee.name, jax.tree.map(_within_float32, callee.args), callee.kwargs, callee.body)
     kind, _, rest = callee.name.partition(".")
     if callee.name.rpartition(".")[2] in _BY_THEIR_BODIES:
         return
@@ -83,6 +85,12 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
                     axis = {} if "dim" in kwargs else _axis_by_default(callee.name)
                     if axis:  # PyTorch's `softmax` warns where no axis is said
                         yield Candidate(Library(path, callee.args, kwargs | axis, callee.body), function)
+
+
+def _within_float32(value: Any) -> Any:
+    """A number as PyTorch takes it: the largest of float32, written with its few digits, is more than that, and an error."""
+    is_over = type(value) is float and float(np.finfo(np.float32).max) < abs(value) < np.inf
+    return float(np.float32(value)) if is_over and np.isfinite(np.float32(value)) else value
 
 
 def _axis_by_default(name: str) -> dict[str, int]:

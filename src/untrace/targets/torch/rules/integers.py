@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from untrace.module.rules import DECLINE
 from untrace.python.tree import Binary, Expr, Text
 from untrace.targets.torch.rules.table import rule
 from untrace.targets.torch.tensors import word_bits
@@ -51,11 +50,17 @@ def shift_right_logical(w: Any, x: Any, y: Any) -> Expr:
 
 @rule("shift_right_arithmetic")
 def shift_right_arithmetic(w: Any, x: Any, y: Any) -> Expr:
-    if _is_unsigned(w):
-        return DECLINE
+    x, bits = w.tensor(0, x), _width(w)
+    if _is_unsigned(w):  # whose first bit counts as a sign
+        half = Text(hex(1 << (bits - 1)))
+        x = Binary(Binary(w.cast(x, np.int64), "^", half), "-", half)
     if _fixed(w) is not None:
-        return Binary(w.tensor(0, x), ">>", Text(str(_fixed(w))))
-    return w.call(w.helper("_shifted_right_with_sign"), w.tensor(0, x), w.tensor(1, y), _width(w))
+        made = Binary(x, ">>", Text(str(_fixed(w))))
+    else:
+        made = w.call(w.helper("_shifted_right_with_sign"), x, w.tensor(1, y), bits)
+    if not _is_unsigned(w):
+        return made
+    return w.cast(Binary(made, "&", Text(hex((1 << bits) - 1))), w.avals[0].dtype)
 
 
 @rule("population_count")

@@ -28,7 +28,11 @@ def triangular_solve(
     options = {"upper": not lower} | ({} if left_side else {"left": False})
     if unit_diagonal:
         options["unitriangular"] = True
-    return w.torch("linalg.solve_triangular", a, b, **options)
+    dtype = np.dtype(w.avals[0].dtype)
+    if dtype.itemsize >= np.dtype(np.float32).itemsize:
+        return w.torch("linalg.solve_triangular", a, b, **options)
+    wide = w.torch("linalg.solve_triangular", w.cast(a, np.float32), w.cast(b, np.float32), **options)
+    return w.cast(wide, dtype)
 
 
 @rule("lu")

@@ -13,7 +13,6 @@ from untrace.targets.eager.rules import reductions
 from untrace.targets.eager.rules.parts import Window, start_of
 from untrace.targets.torch.rules.elementwise import ELEMENTWISE, FUNCTIONS
 from untrace.targets.torch.rules.table import TORCH, rule
-from untrace.targets.torch.tensors import word_bits
 
 _COMPARISONS = ("torch.ge", "torch.le")  # at least, at most
 
@@ -42,13 +41,11 @@ def reduce_sum(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None)
 def reduce_prod(w: Any, x: Any, *, axes: Sequence[int], out_sharding: Any = None) -> Expr:
     if not axes:
         return x
-    if word_bits(w.avals[0].dtype):
-        return DECLINE
     if len(axes) == w.avals[0].ndim:
-        return w.method(x, "prod", **_typed(w))
+        return w.wrapped(w.method(x, "prod", **_typed(w)), w.avals[0].dtype)
     for axis in sorted(axes, reverse=True):
         x = w.method(x, "prod", dim=axis, **_typed(w))
-    return x
+    return w.wrapped(x, w.avals[0].dtype)
 
 
 def _largest(method: str) -> Any:
@@ -102,13 +99,11 @@ rule("argmin")(_place("argmin"))
 def _cumulative(name: str) -> Any:
     def accumulate(w: Any, x: Any, *, axis: int, reverse: bool) -> Expr:
         dtype = w.avals[0].dtype
-        if name == "cumprod" and word_bits(dtype):
-            return DECLINE
         x = w.method(x, "flip", axis) if reverse else x
         made = w.method(x, name, dim=axis, **(_typed(w) if name in ("cumsum", "cumprod") else {}))
         if name in ("cummax", "cummin"):
             made = Attribute(made, "values")
-        made = w.wrapped(made, dtype) if name == "cumsum" else made
+        made = w.wrapped(made, dtype) if name in ("cumsum", "cumprod") else made
         return w.method(made, "flip", axis) if reverse else made
 
     return accumulate
