@@ -110,3 +110,18 @@ def test_an_element_is_what_a_function_makes_of_it(target):
 def test_a_loop_that_never_ends_for_the_least_integer(target):
     text = untrace.decompile(jnp.gcd, target=target)(np.array([12, 18], np.int32), np.array([8, 27], np.int32))
     np.testing.assert_array_equal(text(np.array([9, 5], np.int32), np.array([6, 10], np.int32)), [3, 5])
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if t != "c"])
+def test_what_a_library_computes_of_numbers_alone_is_a_number(target):
+    """A quantile's places, a deviation's divisor and an index that is not negative are no sums and no cases in the text."""
+
+    def program(x, i):
+        return jnp.quantile(x, 0.3, method="midpoint"), jnp.std(x, ddof=1), x[:, i]
+
+    text = _close(target, program, X, 2)
+    body = text.source[: text.source.index("def _")]
+    for word in ("floor", "isnan", "1, dtype=torch.int32", "np.int32(0) < np.int32(0)", "- np.float32(1.0)"):
+        assert word not in body
+    for i in (-1, 9):
+        np.testing.assert_allclose(np.asarray(text(X, i)[2]), program(jnp.asarray(X), i)[2])

@@ -27,6 +27,7 @@ from untrace.ir.nodes import (
     Primitive,
     Program,
     Scan,
+    SizeNumbers,
     TreeMap,
     Unpack,
     Value,
@@ -37,6 +38,7 @@ from untrace.ir.structured import CustomRule, Map, Pullback
 from untrace.ir.types import Origin
 from untrace.lift.recognise.engine import Lifter
 from untrace.targets.eager.library import ArrayLibrary
+from untrace.targets.eager.numbers import folded, with_numbers
 from untrace.targets.eager.spelling import spelled
 from untrace.targets.implementations import implementation
 
@@ -65,7 +67,7 @@ def lowered(program: Program, library: ArrayLibrary) -> None:
     Raises UnsupportedPrimitiveError for all primitives at once that the library has no rule for, and for all types that it
     has not, each with the author's line.
     """
-    lowering = _Lowering(library)
+    lowering = _Lowering(library, program.numbers)
     lowering.function(program.entry)
     for value in [*program.entry.params, *program.entry.results]:
         if not library.has_type(value.aval.dtype):
@@ -84,8 +86,9 @@ def lowered(program: Program, library: ArrayLibrary) -> None:
 
 
 class _Lowering:
-    def __init__(self, library: ArrayLibrary):
+    def __init__(self, library: ArrayLibrary, sizes: SizeNumbers | None):
         self.library = library
+        self.sizes = sizes
         self.done: set[Function] = set()
         self.missing: list[str] = []
         # Whether what was lowered so far had functions with rules for derivatives, which are gone.
@@ -116,8 +119,11 @@ class _Lowering:
         for equation in function.equations:
             inputs = [_read(new, a) for a in equation.inputs]
             output = equation.outputs[0] if equation.outputs else None
+            number = folded(equation, inputs, self.sizes) if self.in_library else None
             if equation.callee.name == "stop_gradient" and output in factors:
                 new[output] = inputs[0]
+            elif number is not None and output is not None:
+                new[output] = number
             else:
                 self._equation(equation, inputs, found, new)
         function.equations = found
@@ -196,6 +202,8 @@ class _Lowering:
         new: dict[Value, Atom],
     ) -> None:
         """A call of a body, or the body itself where that is small."""
+        if self.in_library and body not in self.done:
+            body, inputs = with_numbers(body, inputs, self.sizes)
         self.around.append(_line(equation.origin))
         self.function(body)
         self.around.pop()
