@@ -19,9 +19,10 @@ ratio to the author's is for programs whose code is in their file; times are of 
 original.
 
 With `--corpus`, a text is called on the case's own arguments, which the proof has seen as well, and compared with the jitted
-original element by element. It agrees where no number is further than 4 units in the last place away; or, where the program
-has sums and products of up to n terms (products of arrays, factors of matrices and Fourier transforms among them), than n
-times the type's eps of the largest number of the result, from the original in float64. A complex number is measured as one,
+original element by element. It agrees where no number is further than 4 units in the last place away, from the original or
+from the original in float64, of which XLA's own `erfc` is further; where it is no further from that than the original itself
+is, in eps of the largest number of the result; or, where the program has sums and products of up to n terms (products of
+arrays, factors of matrices and Fourier transforms among them), than n times the type's eps. A complex number is measured as one,
 by its modulus. What is too small for a normal number counts as zero: XLA flushes it. Cases that JAX itself cannot run are
 left out. The exit status is 1 where a text was written that does not agree.
 

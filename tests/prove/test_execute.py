@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 from untrace.capture.jaxpr import Importer
 from untrace.prove.execute import checked
+from untrace.prove.sample import distinct
 
 NAMES = ("result[0]", "result[1]")
 
@@ -75,3 +77,11 @@ def test_an_order_that_is_left_open_is_compared_where_no_elements_are_equal():
     assert found.level == "bits" and "open" in found.notes[0]
     assert checked(program, program, backwards, [key, value], NAMES).level == "unproven"
     assert checked(program, program, unsorted, [key, value], NAMES, function).level == "unproven"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int16])
+def test_equal_numbers_become_others(dtype):
+    """Of narrow floats too, which have few whole numbers; of a type that has not so many, nothing is made."""
+    found = np.asarray(distinct(np.zeros((16, 256), dtype), np.random.default_rng(0)))
+    assert found.dtype == dtype and np.unique(found).size == found.size
+    assert np.array_equal(distinct(np.zeros(300, np.int8), np.random.default_rng(0)), np.zeros(300, np.int8))

@@ -81,7 +81,10 @@ def distinct(value: Any, generator: np.random.Generator) -> Any:
     array = jax_compat.as_numpy(value)
     if np.unique(array).size == array.size:
         return value
-    numbers = generator.permutation(array.size).reshape(array.shape).astype(array.dtype)
+    numbers = generator.permutation(array.size).reshape(array.shape)
+    if array.dtype.itemsize == 2 and jnp.issubdtype(array.dtype, jnp.floating):  # which has few whole numbers
+        numbers = (np.ones((), array.dtype).view(np.uint16) + numbers).astype(np.uint16).view(array.dtype)
+    numbers = numbers.astype(array.dtype)
     return jnp.asarray(numbers) if np.unique(numbers).size == array.size else value
 
 
