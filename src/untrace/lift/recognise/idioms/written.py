@@ -157,13 +157,13 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
             for order in itertools.islice(itertools.permutations(operands), 6):
                 found = signatures.guesses(path, order, facts, known)
                 for guess in found if list(order) == operands else itertools.islice(found, 6):
-                    args, kwargs = (guess.args, guess.kwargs) if operands else _by_place(guess, site)
+                    made = guess if operands else _by_place(guess, site)
                     for several in whole:
-                        yield Guess(guess.path, args, kwargs, several if len(several) > 1 else ())
+                        yield Guess(made.path, made.args, made.kwargs, several if len(several) > 1 else ())
 
 
-def _by_place(guess: Guess, site: Site) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call that makes an array of numbers, those by place that the author gives so: `jnp.arange(1, 5)`."""
+def _by_place(guess: Guess, site: Site) -> Guess:
+    """A call that makes an array of numbers with those arguments by place that the author gives so: `jnp.arange(1, 5)`."""
     node = site.frames[-1].node if site.frames else None
     count = len(node.args) if isinstance(node, ast.Call) else 0
     args, kwargs = list(guess.args), dict(guess.kwargs)
@@ -171,7 +171,7 @@ def _by_place(guess: Guess, site: Site) -> tuple[tuple[Any, ...], dict[str, Any]
         if parameter.name not in kwargs:
             break
         args.append(kwargs.pop(parameter.name))
-    return tuple(args), kwargs
+    return Guess(guess.path, tuple(args), kwargs)
 
 
 _SUBSCRIPTS = re.compile(r"[A-Za-z.,]+(->[A-Za-z.]*)?")
