@@ -1,6 +1,6 @@
 """Value and gradient of `loss` with respect to `params` (sliding_window_attention.py:31).
 
-untrace 0.1.0 · jax 0.10.2 · proven: same bits, at n, k, m, length = 32, 16, 3, 8 and 167, 157, 134, 149
+untrace 0.1.0 · jax 0.10.2 · proven: same bits, at n, k, m, length, l = 32, 16, 3, 8, 48 and 167, 158, 134, 149, 474
 """
 
 import jax
@@ -12,24 +12,26 @@ WINDOW = 4
 
 
 def attention(layer, x):
-    """Args: layer: {"out": bf16[16,k], "qkv": bf16[k,48]}; x: bf16[length,k].
+    """Args: layer: {"out": bf16[k,k], "qkv": bf16[k,l]}; x: bf16[length,k].
     Returns: bf16[length,k].
     """
     length = x.shape[0]
     q, k, v = jnp.split(x @ layer["qkv"], 3, axis=-1)
     product = jnp.einsum(
-        "qhd,khd->hqk", q.reshape(length, HEADS, -1), k.reshape(length, HEADS, -1)
+        "qhd,khd->hqk",
+        q.reshape(q.shape[0], HEADS, -1),
+        k.reshape(k.shape[0], HEADS, -1),
     )
-    scores = product / jnp.sqrt(8.0)
+    scores = product / jnp.sqrt(x.shape[1] // 2)
     distance = jnp.arange(length)[:, None] - jnp.arange(length)
     mask = (distance >= 0) & (distance < WINDOW)
     weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
-    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(length, HEADS, -1))
-    return product_2.reshape(length, -1) @ layer["out"]
+    product_2 = jnp.einsum("hqk,khd->qhd", weights, v.reshape(v.shape[0], HEADS, -1))
+    return product_2.reshape(x.shape) @ layer["out"]
 
 
 def block(x, layer):
-    """Args: x: bf16[length,k]; layer: {"out": bf16[16,k], "qkv": bf16[k,48]}.
+    """Args: x: bf16[length,k]; layer: {"out": bf16[k,k], "qkv": bf16[k,l]}.
     Returns: bf16[length,k].
     """
     return x + attention(layer, x)
@@ -56,9 +58,9 @@ def loss_and_grad(params, tokens, targets):
     Returns: (f32[], like params).
     """
     params, tokens, targets = _checked(
-        "params: {embedding: f32[n,k], layers: {out: f32[m,16,k], "
-        "qkv: f32[m,k,48]}}; tokens: i32[length]; targets: i32[length]",
-        params, tokens, targets, weak=True,
+        "params: {embedding: f32[n,k], layers: {out: f32[m,k,k], "
+        "qkv: f32[m,k,l]}}; tokens: i32[length]; targets: i32[length]",
+        params, tokens, targets, multiples={"k": 2}, sums={"l": "3*k"}, weak=True,
     )
     length = tokens.shape[0]
 
