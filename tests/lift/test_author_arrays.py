@@ -37,6 +37,8 @@ CHANGED = np.linspace(0.0, LEAST, STEPS)
 CHANGED[0] = 7.0
 SHUFFLED = np.random.default_rng(0).permutation(np.linspace(0.0, LEAST, STEPS))
 HALVES = 0.5 ** jnp.arange(4)
+DATA = np.random.default_rng(0).normal(size=(100, STEPS))
+MEANS = DATA.mean(axis=0)
 LIST = [BETAS, ALPHA_BAR]
 PICKED = LIST[0] + 1.0
 
@@ -71,7 +73,7 @@ def windowed(x):
 
 
 def others(x):
-    return x * CHANGED + SHUFFLED - PICKED
+    return x * CHANGED + SHUFFLED - PICKED * MEANS
 """
 
 
@@ -122,9 +124,9 @@ def test_by_the_expression(author: ModuleType, tmp_path: Path, name: str, lines:
 
 
 def test_what_gives_other_bits_is_a_table(author: ModuleType) -> None:
-    """An array that was changed after, one of random numbers, one that is picked of a list: by its numbers."""
+    """An array that was changed after, one of random numbers, one of data, one that is picked of a list: by its numbers."""
     source = untrace.decompile(author.others)(X).source
-    assert "linspace" not in source and "LEAST" not in source and "7.0" in source
+    assert "linspace" not in source and "LEAST" not in source and "mean" not in source and "7.0" in source
 
 
 def test_nothing_else_of_the_author_is_run(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ _VALUES = frozenset(
     "T bfloat16 bool_ complex64 e float16 float32 float64 inf int16 int32 int64 int8 newaxis pi uint16 uint32 uint64 uint8".split()
 )
 _LARGEST = 10**7  # elements of an array that is computed once more
+_TABLE = 64  # elements of an array of numbers in an expression
 _MOST = 4  # names of equal arrays that are looked at
 
 
@@ -157,8 +158,8 @@ class _ArrayReader:
             case ast.Name(id=name) if self.scope.has_global(name) and is_array(value := self.scope.values.get(name)):
                 if name not in self.arrays:
                     self.arrays[name] = _of_module(name, value, self.scope)
-                if self.arrays[name].made is None and getattr(value, "weak_type", False):
-                    raise NoNumber  # no table is like that
+                if self.arrays[name].made is None and (np.size(value) > _TABLE or getattr(value, "weak_type", False)):
+                    raise NoNumber  # what is computed of data says less than its numbers, and no table is weak
                 return value, node
             case ast.Name(id=name) if not self.scope.has_global(name):
                 return self._local(name)
