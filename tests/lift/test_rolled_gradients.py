@@ -292,8 +292,8 @@ def test_names_of_the_program_are_not_hidden():
 
 def test_layers_that_differ_stay():
     def forward(params, x):
-        for power, p in enumerate(params):
-            x = x + (x @ p["w"]) ** (power + 2)
+        for activation, p in zip((jnp.tanh, jnp.sin, jnp.cos), params, strict=True):
+            x = x + activation(x @ p["w"])
         return x
 
     assert "for " not in checked(forward, layers(3, w=(4, 4)), X)

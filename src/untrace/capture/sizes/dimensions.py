@@ -422,8 +422,10 @@ def _convolved(ties: _Ties, eqn: Any, operands: list[Dims]) -> list[Dims]:
     result = ties.dims(eqn.outvars[0].aval)
     ties.tie([result[out[0]], result[out[1]]], [left[lhs[0]], right[rhs[0]]])
     ties.tie([result[i] for i in out[2:]], [left[i] for i in lhs[2:]])
-    for whole, window in zip([left[i] for i in lhs[2:]], [right[i] for i in rhs[2:]], strict=True):
-        if ties.sizes[whole] == ties.sizes[window]:  # images, of which a kernel's gradient is made
+    for whole, window, made in zip(
+        *[[d[i] for i in spec[2:]] for d, spec in ((left, lhs), (right, rhs), (result, out))], strict=True
+    ):
+        if ties.sizes[whole] == ties.sizes[window] != ties.sizes[made]:  # images, of which a kernel's gradient is made
             ties.tie([whole], [window])
         else:
             ties.fix(window)  # a kernel, as wide as the padding wants it

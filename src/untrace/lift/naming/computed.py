@@ -158,7 +158,7 @@ class _ArrayReader:
             case ast.Name(id=name) if self.scope.has_global(name) and is_array(value := self.scope.values.get(name)):
                 if name not in self.arrays:
                     self.arrays[name] = _of_module(name, value, self.scope)
-                if self.arrays[name].made is None and (np.size(value) > _TABLE or getattr(value, "weak_type", False)):
+                if self.arrays[name].made is None and (np.asarray(value).size > _TABLE or getattr(value, "weak_type", False)):
                     raise NoNumber  # what is computed of data says less than its numbers, and no table is weak
                 return value, node
             case ast.Name(id=name) if not self.scope.has_global(name):

@@ -105,8 +105,9 @@ def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
         named["preferred_element_type"] = params["preferred_element_type"]
     pairs = tuple((int(a), int(b)) for a, b in params["padding"])
     words: tuple[Any, ...] = ("SAME", "VALID") if "lhs_dilation" not in named else ()
-    if m.lifter.any_size:
-        words = words[1:]  # "SAME" is another padding for another size of the image, or of the kernel
+    image = [left.aval.shape[d] for d in numbers.lhs_spec[2:]]
+    if m.lifter.any_size and any(size % stride for size, stride in zip(image, strides, strict=True)):
+        words = words[1:]  # "SAME" is another padding for another such size
     for padding in (*words, pairs):
         yield Guess("lax.conv_general_dilated", (left, right, strides, padding), named)
 
