@@ -148,3 +148,13 @@ def test_in_numpy(author: ModuleType, tmp_path: Path, name: str) -> None:
     module = module_of(written.source, tmp_path / f"numpy_{name}.py")
     got = getattr(module, written.name)(np.asarray(X))
     np.testing.assert_allclose(got, getattr(author, name)(X), rtol=1e-4, atol=1e-5)
+
+
+def test_an_array_that_only_happens_to_be_equal_is_another(tmp_path: Path) -> None:
+    text = (
+        "import jax.numpy as jnp\nRAMP = jnp.linspace(1.0, 3.0, 3)\nGONE = jnp.ones(3) * 2\nGONE.delete()\n\n\n"
+        "def scaled_by(scale):\n    def scaled(x):\n        return x * scale\n\n    return scaled\n"
+    )
+    author = module_of(text, tmp_path / "ramps_of_an_author.py")
+    source = untrace.decompile(author.scaled_by(jnp.array([1.0, 2.0, 3.0])))(jnp.ones(3)).source
+    assert "scale = jnp.array([1.0, 2.0, 3.0]" in source and "RAMP" not in source, source

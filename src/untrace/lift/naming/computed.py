@@ -52,8 +52,9 @@ class ModuleArrays:
     """The arrays of the author's modules, of those whose functions have some of these frames."""
 
     def __init__(self, frames: Iterable[Frame]):
-        by_file = {f.file: f for f in frames if not f.library}
-        self._modules = [Scope.of((f,)) for f in by_file.values()]
+        own = [f for f in frames if not f.library]
+        self._modules = [Scope.of((f,)) for f in {f.file: f for f in own}.values()]
+        self._read = {name for f in own for name in f.code.co_names}
 
     def said(self, called: Data, hint: str | None) -> SaidComputed | None:
         """The one that a function closes over, where its module computes it; `hint`: its name, if it is known."""
@@ -63,7 +64,9 @@ class ModuleArrays:
             for name, value in scope.values.items()
             if value is called or is_array(value) and _same_values(value, called)
         ]
-        here = [n for n in named if n[1] is called] or [n for n in named if n[0] == hint] or named
+        here = [n for n in named if n[1] is called] or [
+            n for n in named if n[0] == (hint or n[0]) and n[0] in self._read
+        ]
         found = [_of_module(name, value, Scope(scope.values, scope.file)) for name, value, scope in here[:_MOST]]
         made = [said for said in found if said.made is not None and _says_more(said.made)]
         return made[0] if len(made) == 1 else None
@@ -88,7 +91,9 @@ def is_array(value: Data) -> bool:
     """Whether it is an array of numbers of NumPy's, or of JAX's on one device."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "fiubc"
-    return jax_compat.is_jax_array(value) and isinstance(value.dtype, np.dtype) and len(value.devices()) == 1
+    if not jax_compat.is_jax_array(value) or value.is_deleted():
+        return False
+    return isinstance(value.dtype, np.dtype) and len(value.devices()) == 1
 
 
 def _same_values(value: Data, called: Data) -> bool:
@@ -158,7 +163,9 @@ class _ArrayReader:
             case ast.Name(id=name) if self.scope.has_global(name) and is_array(value := self.scope.values.get(name)):
                 if name not in self.arrays:
                     self.arrays[name] = _of_module(name, value, self.scope)
-                if self.arrays[name].made is None and (np.asarray(value).size > _TABLE or getattr(value, "weak_type", False)):
+                if self.arrays[name].made is None and (
+                    np.asarray(value).size > _TABLE or getattr(value, "weak_type", False)
+                ):
                     raise NoNumber  # what is computed of data says less than its numbers, and no table is weak
                 return value, node
             case ast.Name(id=name) if not self.scope.has_global(name):
