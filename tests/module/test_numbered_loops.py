@@ -83,6 +83,15 @@ def returns(params, x, cs):
     return jnp.stack(found)
 
 
+def averaged(params, x, cs):
+    m, v = 0.0, 0.0
+    for t in range(TURNS):
+        m = 0.9 * m + 0.1 * cs[t]
+        v = 0.99 * v + 0.01 * cs[t] ** 2
+        x = x - m / jnp.sqrt(v + 1e-8)
+    return x
+
+
 PARAMS = [
     {"w": np.random.default_rng(i).random((5, 5)).astype(np.float32), "v": np.full(5, i, np.float32)} for i in range(3)
 ]
@@ -99,6 +108,7 @@ X, CS = np.linspace(0.1, 1.0, 5, dtype=np.float32), np.arange(5, dtype=np.float3
         (weighted, "for i in range(TURNS):", "jnp.sin(x) * (i + 1) + cs[i]"),
         (powers, "for i in range(1, TURNS + 1):", "x**i / (i + 1)"),
         (advantages, "for t in reversed(range(TURNS)):", "rewards[t] + 0.99 * values[t + 1] - values[t]"),
+        (averaged, "for t in range(TURNS):", "0.99 * v + 0.01 * cs[t] ** 2"),
         (returns, "for t in range(TURNS - 1, -1, -1):", "rewards[t] + 0.9 * g"),
     ],
 )

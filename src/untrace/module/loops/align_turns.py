@@ -6,6 +6,8 @@ that the turns go through (`Part`). Everything else is the same in every turn.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
@@ -14,8 +16,8 @@ from untrace.module.def_use import reads, targets_of
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
-from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Text, Tuple, along, quoted
-from untrace.python.walk import nodes_of
+from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Text, Tuple, along, quoted
+from untrace.python.walk import nodes_of, rebuilt
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
 
@@ -121,6 +123,8 @@ class Turns(AntiUnifier):
     def unify(self, nodes: Sequence[Any]) -> Any:
         """One expression for those of all turns."""
         first = nodes[0]
+        if type(first) is Text and len(nodes) > 1 and all(type(n) is Binary for n in nodes[1:]):
+            nodes = [first := self._begun(first, nodes[1]), *nodes[1:]]
         if all(type(n) is Name or isinstance(n, Leaf) for n in nodes) or any(type(n) is not type(first) for n in nodes):
             return self._slot(nodes)  # what a loop begins with may be an expression
         if type(first) is Text and any(n.text != first.text for n in nodes):
@@ -131,6 +135,22 @@ class Turns(AntiUnifier):
         made = self.common(nodes)
         self.params = outer
         return made
+
+    def _begun(self, first: Text, second: Binary) -> Expr:
+        """What the first turn says where it has a number: `0.9 * 0.0`, which Python computes, for the `0.9 * total` of the second."""
+        handed = {n for n in reads(second) if n in self.produced[0]}
+        if len(handed) != 1:
+            return first
+        known = self.carries.get(self.produced[0][next(iter(handed))], Text("0.0"))
+
+        def filled(node: Any) -> Any:
+            return known if type(node) is Name and node.id in handed else rebuilt(node, filled)
+
+        made = filled(second)
+        with contextlib.suppress(ValueError, ArithmeticError, KeyError):
+            if _number(made) == float(first.text):
+                return made
+        return first
 
     def part(self, position: Position, nodes: Sequence[Node]) -> Node:
         return self.unify(nodes)
@@ -249,6 +269,16 @@ class Turns(AntiUnifier):
             self.carries, _, self._numbers, self.invariant, self.numbers, self.step = before
             del self.elements[before[1] :]
             return None
+
+
+_ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+def _number(node: Expr) -> float:
+    """What Python computes of numbers. Raises ValueError, KeyError or ArithmeticError for anything else."""
+    if type(node) is Binary:
+        return _ARITHMETIC[node.op](_number(node.left), _number(node.right))
+    return float(node.flat())
 
 
 def _width(target: object) -> int:
