@@ -623,3 +623,44 @@ def test_a_derivative_of_what_closes_over_an_array_of_the_module():
     assert (
         "jax.vmap(jax.hessian(cost, argnums=(0, 1)))(xs, us)" in source and "jax.vmap(jax.jacfwd(cost))(" in source
     ), source
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Walk:
+    """A class that does not say which attributes its parts are."""
+
+    drift: jax.Array
+    scale: jax.Array
+
+    def tree_flatten(self):
+        return (self.drift, self.scale), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children)
+
+
+def walked(walk, x):
+    def step(x, _):
+        x = lax.cond(x.sum() > 1.0, lambda x: x * walk.scale, lambda x: x + walk.drift, x)
+        return x, x.sum()
+
+    return lax.scan(step, x, length=3)[1], Walk(walk.drift + 1.0, walk.scale)
+
+
+def test_over_a_class_that_does_not_name_its_parts():
+    walks = Walk(jnp.linspace(0.1, 1.0, 4), jnp.linspace(1.0, 2.0, 4))
+    source = written(lambda walks, x: jax.vmap(walked, (0, None))(walks, x), walks, X[0])
+    assert (
+        "lax.cond(" in source and "walk.scale" in source and "jax.vmap(walked, in_axes=(0, None))(walks, x)" in source
+    )
+
+
+def test_the_derivative_of_a_class_that_does_not_name_its_parts():
+    def step(walk, x):
+        grads = jax.grad(lambda walk: (x * walk.scale + walk.drift).sum())(walk)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, walk, grads)
+
+    source = written(step, Walk(jnp.ones(3), jnp.ones(3)), X[0], count=0)
+    assert "jax.grad(" in source, source

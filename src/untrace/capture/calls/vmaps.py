@@ -197,9 +197,13 @@ def as_function(called: Any) -> Any:
 
 
 def is_reached(tree: Any) -> bool:
-    """Whether keys, places and attributes lead to every leaf."""
+    """Whether keys, places and attributes lead to every leaf, also of a class that does not say which they are."""
+    if tree is None or jax.tree_util.all_leaves([tree]):
+        return True
     keys = (jax.tree_util.SequenceKey, jax.tree_util.DictKey, jax.tree_util.GetAttrKey)
-    return all(type(k) in keys for path, _ in jax.tree_util.tree_leaves_with_path(tree) for k in path)
+    held = list(getattr(tree, "__dict__", {}).values())
+    parts = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda part: part is not tree)
+    return all((type(path[0]) in keys or any(part is own for own in held)) and is_reached(part) for path, part in parts)
 
 
 def _unwrapped(function: Any) -> Any:
