@@ -42,9 +42,11 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
             if isinstance(root, Leaf):
                 return Leaf(root.root, (*root.steps, *node.steps))
             return node if root is None else along(root, node.steps)
-        if type(node) is Lambda and not new.keys().isdisjoint(node.params):
-            inner = {k: v for k, v in new.items() if k not in node.params}
-            return rebuilt(node, lambda n: substituted(n, inner))
+        if type(node) is Lambda or type(node) is Def:
+            own = node.params if type(node) is Lambda else set(bound_names(node))
+            if not new.keys().isdisjoint(own):
+                inner = {k: v for k, v in new.items() if k not in own}
+                return rebuilt(node, lambda n: substituted(n, inner))
         made = rebuilt(node, change)
         if type(made) is Call and type(made.func) is str and made.func in new:
             made = copied(made)

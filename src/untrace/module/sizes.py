@@ -19,6 +19,7 @@ from untrace._identifiers import identifier
 from untrace.capture.sizes.arithmetic import Way, is_one, ways
 from untrace.ir.nodes import Program, Value, walk_functions
 from untrace.module.def_use import reads
+from untrace.provenance.sites import is_in_loop
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import UNARY, Attribute, Binary, Expr, Name, Slice, Star, Subscript, Text
 
@@ -189,12 +190,20 @@ class Sizes:
         while scope is not None:
             names = scope.w.names
             given = [v for v in scope.w.sized if v in names]
-            variables = [v for v in (*given, *reversed(names)) if type(names[v]) is Name]  # the latest is likely alive
+            # The latest is likely alive; what a turn of a loop made, the turn before has not.
+            locals_ = () if self._is_in_a_turn() else reversed(names)
+            variables = [v for v in (*given, *locals_) if type(names[v]) is Name]
             for value in (*variables, *given):
                 if getattr(value.aval, "shape", None) == wanted:
                     return self._reached(Attribute(names[value], "shape"), scope)
             scope = scope.outer
         return None
+
+    def _is_in_a_turn(self) -> bool:
+        """Whether what is written is of a turn of a loop in the author's function."""
+        origin = self.w.equation.origin if self.w.equation is not None else None
+        frames = self.w.module.provenance.site(origin).frames if origin is not None else ()
+        return is_in_loop(frames[-1:])
 
     @staticmethod
     def joined(sizes: Sequence[Expr]) -> list[Expr]:
