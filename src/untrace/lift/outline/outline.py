@@ -556,6 +556,7 @@ class Outliner(FunctionNames):
                 value.hint = self._name_inside(piece, result)
                 is_its_own = result.named or result.named_inside or value.hint != result.hint
                 value.named_inside = piece.call.callee.library and value.hint is not None and is_its_own
+                value.named = not piece.call.callee.library and result.named and pieces.is_read(piece, result)
             self._forget_names_outside(piece)
         if piece.call.callee.library:  # what its author calls the result is not what is computed on the way
             for item in piece.items:

@@ -284,6 +284,11 @@ def name_of_whole(frame: Frame | None, way: Way | None) -> str | None:
 # ---------------------------------------------------------------- equations
 
 
+def is_read(piece: Piece, value: Value) -> bool:
+    """Whether the function itself reads a value that it gives."""
+    return any(value in equation.inputs for equation in piece.scan.equations[piece.start : piece.stop])
+
+
 def renamed(equation: Equation, known: Mapping[Any, Any]) -> Equation:
     """The equation with `known` values replaced; the very same object where it has none."""
     if not known or not any(a in known for a in equation.inputs) and not any(o in known for o in equation.outputs):
