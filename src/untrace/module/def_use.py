@@ -43,7 +43,7 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
                 return Leaf(root.root, (*root.steps, *node.steps))
             return node if root is None else along(root, node.steps)
         if type(node) is Lambda or type(node) is Def:
-            own = node.params if type(node) is Lambda else set(bound_names(node))
+            own = set(bound_names(node)) if isinstance(node, Def) else node.params
             if not new.keys().isdisjoint(own):
                 inner = {k: v for k, v in new.items() if k not in own}
                 return rebuilt(node, lambda n: substituted(n, inner))
