@@ -529,7 +529,7 @@ class Outliner(FunctionNames):
         )
 
     def _define(self, shape: Shape, piece: Piece) -> Function:
-        results = [piece.values[n] for n in shape.results]
+        results, part = [piece.values[n] for n in shape.results], piece.scan.equations[piece.start : piece.stop]
         inner = [Value(r.aval, r.hint) for r in results]
         said: set[int] = set()
         known_as: Sequence[Access | None] = ()
@@ -538,7 +538,7 @@ class Outliner(FunctionNames):
             own = self._own_words(piece.inputs)
             names, unmatched = self._backward_names(piece, dict(zip(results, inner, strict=True))), []
             changed = {r.hint: i.hint for r, i in zip(results, inner, strict=True) if r.hint != i.hint}
-            rename_in_loops(piece.scan.equations[piece.start : piece.stop], changed)
+            rename_in_loops(part, changed)
         else:
             # Variants have the names of the one whose call tells most of them.
             found = [(self._parameter_names(p), p) for p in shape.variants]
@@ -556,7 +556,7 @@ class Outliner(FunctionNames):
                 value.hint = self._name_inside(piece, result)
                 is_its_own = result.named or result.named_inside or value.hint != result.hint
                 value.named_inside = piece.call.callee.library and value.hint is not None and is_its_own
-                value.named = not piece.call.callee.library and result.named and pieces.is_read(piece, result)
+                value.named = not piece.call.callee.library and result.named and pieces.is_read(part, result)
             self._forget_names_outside(piece)
         if piece.call.callee.library:  # what its author calls the result is not what is computed on the way
             for item in piece.items:

@@ -284,9 +284,9 @@ def name_of_whole(frame: Frame | None, way: Way | None) -> str | None:
 # ---------------------------------------------------------------- equations
 
 
-def is_read(piece: Piece, value: Value) -> bool:
-    """Whether the function itself reads a value that it gives."""
-    return any(value in equation.inputs for equation in piece.scan.equations[piece.start : piece.stop])
+def is_read(equations: Sequence[Equation], value: Value) -> bool:
+    """Whether some of the equations read a value."""
+    return any(value in equation.inputs for equation in equations)
 
 
 def renamed(equation: Equation, known: Mapping[Any, Any]) -> Equation:
