@@ -14,6 +14,7 @@ from roundtrip import saved
 import untrace
 
 TURNS = 4
+DECAY, STEP = 0.9, 0.25
 
 
 def block(p, x, c):
@@ -92,6 +93,13 @@ def averaged(params, x, cs):
     return x
 
 
+def faded(params, x, cs):
+    total = jnp.zeros(x.shape)
+    for i in range(TURNS):
+        total = total + jnp.sin(x + cs[i]) * DECAY**i * (1.0 - STEP * (i + 1))
+    return total
+
+
 PARAMS = [
     {"w": np.random.default_rng(i).random((5, 5)).astype(np.float32), "v": np.full(5, i, np.float32)} for i in range(3)
 ]
@@ -109,6 +117,7 @@ X, CS = np.linspace(0.1, 1.0, 5, dtype=np.float32), np.arange(5, dtype=np.float3
         (powers, "for i in range(1, TURNS + 1):", "x**i / (i + 1)"),
         (advantages, "for t in reversed(range(TURNS)):", "rewards[t] + 0.99 * values[t + 1] - values[t]"),
         (averaged, "for t in range(TURNS):", "0.99 * v + 0.01 * cs[t] ** 2"),
+        (faded, "for i in range(TURNS):", "* DECAY**i * (1.0 - STEP * (i + 1))"),
         (returns, "for t in range(TURNS - 1, -1, -1):", "rewards[t] + 0.9 * g"),
     ],
 )

@@ -30,6 +30,7 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST_POWER = 64
+_MOST_TURNS = 64  # of a loop whose number is looked for
 _MOST_LISTED = 64  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
@@ -253,17 +254,20 @@ def _that_is(
     """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
-    for length in (None, *lengths):
+    tries: list[tuple[int | None, int | None]] = [(None, None), *[(length, None) for length in lengths]]
+    for length, turn in tries:
         of: dict[str, Given] = {}
-        reader = NumberReader(of, length)
+        reader = NumberReader(of, length, turn)
         try:
             number, written = reader.value(part, scope)
         except NOTHING:
+            if reader.turns is not None and turn is None:
+                tries[1:] = [(None, k) for k in reader.turns]
             continue
         with np.errstate(over="ignore"):
             if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None):
                 found.append((written, of))
-        if not reader.guessed:
+        if not reader.guessed and turn is None:
             break
     if len(found) != 1 or sum(isinstance(n, ast.Name | ast.Constant) for n in ast.walk(found[0][0])) > _LARGEST:
         return None
@@ -336,6 +340,20 @@ class Scope:
             raise NoNumber
         return given, scope
 
+    def turns(self, name: str) -> Sequence[int] | None:
+        """The numbers that a name goes through in a loop around what runs; None for what is no variable of a loop over a range."""
+        frame = self.frames[-1] if self.frames else None
+        for loop in reversed(syntax.loops_around(frame.code, frame.line)) if frame is not None and frame.line else ():
+            if isinstance(loop.target, ast.Name) and loop.target.id == name:
+                iterable = loop.iter
+                match iterable:
+                    case ast.Call(ast.Name(id="reversed"), [inside], []):
+                        iterable = inside
+                try:
+                    return _range_of(iterable, self)[0][:_MOST_TURNS]
+                except NOTHING:
+                    return None
+        return None
 
     def passed(self, name: str) -> ast.expr:
         """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
@@ -379,10 +397,12 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
 
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
-    is taken for that is no number of the module; `guessed`: whether there is one."""
+    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: what the variable of a loop is taken
+    for; `turns`: what it goes through, where there is one."""
 
-    def __init__(self, names: dict[str, Given], guess: int | None = None):
-        self.names, self.guess, self.guessed = names, guess, False
+    def __init__(self, names: dict[str, Given], guess: int | None = None, turn: int | None = None):
+        self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
+        self.turns: Sequence[int] | None = None
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         """The value of an expression of numbers, none of them larger than a float. Raises NoNumber and ArithmeticError."""
@@ -401,6 +421,9 @@ class NumberReader:
                     self.names[name] = _given(name, found, scope)
                     return found, node
             case ast.Name(id=name):
+                turns = scope.turns(name)
+                if turns is not None:
+                    return self._of_turn(turns)
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
@@ -480,6 +503,13 @@ class NumberReader:
         except NOTHING:
             return self._guessed()
         return found, ast.Constant(found)
+
+    def _of_turn(self, turns: Sequence[int]) -> tuple[Number, ast.expr]:
+        """The variable of a loop: `DECAY**t` is `DECAY**2` in one of its turns."""
+        self.turns = turns
+        if self.turn is None or self.turn not in turns:
+            raise NoNumber
+        return self.turn, ast.Constant(self.turn)
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True

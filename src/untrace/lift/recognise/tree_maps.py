@@ -36,7 +36,7 @@ from untrace.lift.naming.names import period, provenance_of
 from untrace.lift.outline.pieces import name_inside
 from untrace.lift.recognise.masked_maps import complete_maps
 from untrace.provenance.arguments import own_parameters
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.sites import Frame, Provenance, is_in_loop
 
 _FEWEST = 3  # leaves: two are told apart better by their names
 _LONGEST = 12  # equations for one leaf
@@ -259,7 +259,7 @@ class _Mapper:
         runs: list[list[Equation]] = []
         by_total: dict[Atom, list[Equation]] = {}  # the sum so far -> its additions
         for equation in equations:
-            if equation.callee.name != "operator.add" or not frames[equation]:
+            if equation.callee.name != "operator.add" or not frames[equation] or is_in_loop(frames[equation][-1:], "range"):
                 continue
             run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None
             if run is not None and frames[run[0]] == frames[equation]:
