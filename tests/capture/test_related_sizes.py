@@ -258,3 +258,36 @@ def test_an_image_that_convolutions_keep_has_any_size(tmp_path):
         [(f32(3, 3, 2, 2), f32(2, 5, 9, 2)), (f32(3, 3, 4, 4), f32(5, 9, 4, 4))],
     )
     assert "6" not in d.source.partition("x: f32[")[2].partition("]")[0], d.source
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda n: (n + 5) // 6,
+        lambda n: n // 5 + 1,
+        lambda n: n // 6 + 1,
+        lambda n: n // 3 + 2,
+        lambda n: n // 7 - 1,
+        lambda n: max(1, n // 4),
+        lambda n: max(2, n // 4),
+        lambda n: max(1, n // 8),
+        lambda n: n - n // 3,
+        lambda n: n // 3 * 2,
+        lambda n: (n - 3) // 3 + 1,
+    ],
+)
+@pytest.mark.parametrize("rows", [9, 25, 32])
+def test_a_part_of_a_size_is_that_part_at_every_size(part, rows):
+    """Or the text refuses it: two ways to compute it may agree at the sizes that it is traced at."""
+
+    def spread(x):
+        return jnp.zeros(max(part(x.shape[0]), 0)), x.sum()
+
+    written = untrace.decompile(spread)(f32(rows))
+    for n in range(1, 70):
+        try:
+            found = jax.eval_shape(written, f32(n))[0].shape
+        except TypeError as error:
+            assert n != rows and "was written for" in str(error)
+            continue
+        assert found == (max(part(n), 0),), written.source

@@ -213,7 +213,8 @@ def _followed(
                 one = example_of(module, *inputs.resized([Group(g.places, 1) for g in several]), hooks)
                 wider = {g.size: dataclasses.replace(plain[g.size], least=1) for g in several}
                 limits.append(Limited({**plain, **wider}, (one,)))
-    return followed.told_apart().following(), [*limits, Limited(plain)]
+    followed.told_apart()
+    return followed.numbers.following(), [*limits, Limited(plain)]
 
 
 def _in_another_order(old: Sequence[int], least: Sequence[int], ends: Sequence[int], multiple: int) -> list[int]:

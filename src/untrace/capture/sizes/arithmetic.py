@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 # Divisors and summands of sizes: strides, the width of a kernel, a place for a class token.
 _DIVISORS = (2, 3, 4, 5, 6, 7, 8, 14, 16, 32)
-_SUMMANDS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
+_LARGEST_SUMMAND = 4
+_MOST_ADDED = 3  # times the divisor
 _LARGEST_FACTOR = 4  # of a size that something is added to as well
-_FURTHER = range(1, 13)  # how much larger than the example's a size is that is tried
+_FURTHER = range(1, 33)  # how much larger than the example's a size is that is tried
 _AHEAD = range(1, 65)  # beyond the example's: where two ways that agree are one
 
 
@@ -37,16 +37,28 @@ def ways(wanted: Sequence[int], sizes: Sequence[int]) -> Iterator[Way]:
     if factor and all(w == factor * n for w, n in pairs):
         yield Way(factor)
     summand = number - size
-    is_known = len(set(sizes)) > 1 or abs(summand) <= max(_SUMMANDS)
+    is_known = len(set(sizes)) > 1 or abs(summand) <= _LARGEST_SUMMAND
     if summand and is_known and all(w == n + summand for w, n in pairs):
         yield Way(1, summand)
     yield from _linear(pairs)
-    for divisor, summand in itertools.product(_DIVISORS, _SUMMANDS):
-        part = (size + summand) // divisor
-        factor = number // part if part > 0 else 0
-        way = Way(factor, summand, divisor)
-        if factor and all(way.at(n) == w for w, n in pairs):
-            yield way
+    for divisor in _DIVISORS:
+        yield from _divided(pairs, divisor)
+
+
+def _divided(pairs: Sequence[tuple[int, int]], divisor: int) -> Iterator[Way]:
+    """All ways with this divisor, those that add least first: which of them it is, only further sizes tell."""
+    (number, size), *rest = pairs
+    other = next(((w, n) for w, n in rest if n != size), None)
+    if other is not None:
+        factor = round(divisor * (number - other[0]) / (size - other[1]))
+    else:
+        factor = number // (size // divisor) if size >= divisor else 0
+    if factor < 1 or any(w % factor for w, _ in pairs):
+        return
+    starts = [divisor * (w // factor) - n for w, n in pairs]
+    summands = range(max(starts), min(starts) + divisor)
+    if summands and min(map(abs, summands)) <= _MOST_ADDED * divisor:
+        yield from [Way(factor, summand, divisor) for summand in sorted(summands, key=abs)]
 
 
 def _linear(pairs: Sequence[tuple[int, int]]) -> Iterator[Way]:
@@ -55,7 +67,7 @@ def _linear(pairs: Sequence[tuple[int, int]]) -> Iterator[Way]:
     other = next(((w, n) for w, n in rest if n != size), None)
     factor, remainder = divmod(number - other[0], size - other[1]) if other else (0, 0)
     plus = number - factor * size
-    if remainder or not 1 < factor <= _LARGEST_FACTOR or not 0 < abs(plus) <= max(_SUMMANDS):
+    if remainder or not 1 < factor <= _LARGEST_FACTOR or not 0 < abs(plus) <= _LARGEST_SUMMAND:
         return
     if all(w == factor * n + plus for w, n in pairs):
         yield Way(factor, plus=plus)
@@ -89,3 +101,27 @@ def telling_sizes(
         told[sizes] = sum(len({way.at(sizes[g]) for g, way in found}) - 1 for found in open_ways)
     best = max(told, key=lambda sizes: told[sizes])
     return best if told[best] else None
+
+
+def sizes_at_a_step(
+    following: Mapping[int, Sequence[int]],
+    groups: Sequence[Sequence[int]],
+    multiples: Sequence[int],
+    before: bool,
+) -> tuple[int, ...] | None:
+    """Sizes at which most numbers that are parts of sizes are one more than `before`, or right before that: what is no such part
+    is another number at one of the two. None where there are no parts."""
+    parts: list[list[Way]] = [[] for _ in groups]
+    for number, others in following.items():
+        several = [list(ways((number, *others), sizes)) for sizes in groups]
+        if all(found[0].divisor > 1 for found in several if found):
+            for of, found in zip(parts, several, strict=True):
+                of.extend(found[:1])
+    if not any(parts):
+        return None
+    wanted = []
+    for of, sizes, multiple in zip(parts, groups, multiples, strict=True):
+        steps = [sizes[1] + k * multiple for k in _FURTHER]
+        at_one = [sum((n + way.summand + before) % way.divisor == 0 for way in of) for n in steps]
+        wanted.append(steps[at_one.index(max(at_one))])
+    return tuple(wanted)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from untrace._errors import UntraceError
 from untrace.capture.function import Captured
-from untrace.capture.sizes.arithmetic import Way, telling_sizes, ways
+from untrace.capture.sizes.arithmetic import Way, sizes_at_a_step, telling_sizes, ways
 from untrace.capture.sizes.correspondence import Correspondence, Different, correspondence
 
-_MOST_FURTHER = 2  # traces that tell ways to compute a number apart
+_MOST_FURTHER = 3  # traces that tell ways to compute a number apart
 _MOST_SMALLER = 5  # traces in search of the smallest size
 _LADDER = 16  # what sizes in another order are multiples of, as strided ones are (`sizes._MOST_HALVED`)
 _SHARES = (0.8, 0.4, 0.1, 0.02)  # of the way to sizes at which it is another program
@@ -172,13 +172,21 @@ class Followed:
         wanted = [ladder[order.index(g)] * longer for g in range(len(order))]
         self.takes([-(-n // multiple) * multiple for n, multiple in zip(wanted, self._multiples, strict=True)])
 
-    def told_apart(self) -> Correspondence:
-        """How the numbers correspond in as many traces as it takes to tell what they are: 18 of 19 rows and 2002 of 2003
-        are all but the last, or an even number of them. Raises Different where they follow the sizes in no way."""
+    def told_apart(self) -> None:
+        """Traces the program at as many sizes as it takes to tell what the numbers are: 18 of 19 rows and 2002 of 2003 are all
+        but the last, or an even number of them. Raises Different where they follow the sizes in no way."""
         for _ in range(_MOST_FURTHER):
             wanted = telling_sizes(self._found.following() or {}, self._sizes, self._multiples)
             if wanted is None or not self.takes(wanted):
                 break
+        for before in (True, False):
+            wanted = sizes_at_a_step(self._found.following() or {}, self._sizes, self._multiples, before)
+            if wanted is not None:
+                self.takes(wanted)
+
+    @property
+    def numbers(self) -> Correspondence:
+        """How the numbers correspond in all these traces."""
         return self._found
 
 

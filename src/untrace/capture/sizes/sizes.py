@@ -135,10 +135,11 @@ def at_other_sizes(
             followed = Followed(numbers, sizes, multiples, several, at)
             if far is not None:
                 followed.follows_nearby()
+            followed.told_apart()  # before it is asked at small sizes, where it may be another program
             least = followed.least()
             followed.turned()
             most = [None] * len(groups) if far is None else followed.most_before(far)
-            found = followed.told_apart()
+            found = followed.numbers
         except UntraceError as error:
             halves = {g.places for g in groups if g.old % 2 == 0 and g.size % 2 and _is_named(g.size, error)} - halved
             if halves and not is_near:  # `x[: n // 2]` beside its other half

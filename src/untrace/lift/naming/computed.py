@@ -52,9 +52,8 @@ class ModuleArrays:
     """The arrays of the author's modules, of those whose functions have some of these frames."""
 
     def __init__(self, frames: Iterable[Frame]):
-        own = [f for f in frames if not f.library]
-        self._modules = [Scope.of((f,)) for f in {f.file: f for f in own}.values()]
-        self._read = {name for f in own for name in f.code.co_names}
+        by_file = {f.file: f for f in frames if not f.library}
+        self._modules = [Scope.of((f,)) for f in by_file.values()]
 
     def said(self, called: Data, hint: str | None) -> SaidComputed | None:
         """The one that a function closes over, where its module computes it; `hint`: its name, if it is known."""
@@ -64,9 +63,7 @@ class ModuleArrays:
             for name, value in scope.values.items()
             if value is called or is_array(value) and _same_values(value, called)
         ]
-        here = [n for n in named if n[1] is called] or [
-            n for n in named if n[0] == (hint or n[0]) and n[0] in self._read
-        ]
+        here = [n for n in named if n[1] is called] or [n for n in named if n[0] == hint]
         found = [_of_module(name, value, Scope(scope.values, scope.file)) for name, value, scope in here[:_MOST]]
         made = [said for said in found if said.made is not None and _says_more(said.made)]
         return made[0] if len(made) == 1 else None
