@@ -117,9 +117,10 @@ def test_by_the_expression(author: ModuleType, tmp_path: Path, name: str, lines:
     missing = [line for line in lines if not re.search(f"^{re.escape(line)}$", written.source, re.MULTILINE)]
     assert not missing, written.source
     same(getattr(module_of(written.source, tmp_path / f"written_{name}.py"), written.name), getattr(author, name))
-    for old, new in (("LEAST = 0.001", "LEAST = 0.003"), ("SPACING = 0.5", "SPACING = 0.25")):
-        source = module_of(SOURCE.replace(old, new), tmp_path / "source_edited.py")
-        text = module_of(written.source.replace(old, new), tmp_path / f"written_{name}_edited.py")
+    edits = [("LEAST = 0.001", "LEAST = 0.003"), ("SPACING = 0.5", "SPACING = 0.25")]
+    for number, (old, new) in enumerate(edits):
+        source = module_of(SOURCE.replace(old, new), tmp_path / f"source_edited_{number}.py")
+        text = module_of(written.source.replace(old, new), tmp_path / f"written_{name}_edited_{number}.py")
         same(getattr(text, written.name), getattr(source, name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,11 +106,17 @@ def _convolution(m: Matcher, equation: Equation) -> Iterator[Guess]:
         named["preferred_element_type"] = params["preferred_element_type"]
     pairs = tuple((int(a), int(b)) for a, b in params["padding"])
     words: tuple[Any, ...] = ("SAME", "VALID") if "lhs_dilation" not in named else ()
-    image = [left.aval.shape[d] for d in numbers.lhs_spec[2:]]
-    if m.lifter.any_size and any(size % stride for size, stride in zip(image, strides, strict=True)):
+    if m.lifter.any_size and not _says_same(m, equation):
         words = words[1:]  # "SAME" is another padding for another such size
     for padding in (*words, pairs):
         yield Guess("lax.conv_general_dilated", (left, right, strides, padding), named)
+
+
+def _says_same(m: Matcher, equation: Equation) -> bool:
+    """Whether the author's call has the word: numbers are the same padding for some sizes only."""
+    frames = m.site(equation).frames if equation.origin is not None else ()
+    node = frames[-1].node if frames else None
+    return node is not None and any(isinstance(n, ast.Constant) and n.value == "SAME" for n in ast.walk(node))
 
 
 def _layout(spec: Any, letters: str) -> str:
