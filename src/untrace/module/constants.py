@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -229,6 +229,13 @@ class ConstantWriter:
             found = expr if type(expr) is Name else self._module_name(said.name, expr, array)
             self._constants_by_bits[key] = found
         return found
+
+    def converted(self, said: SaidComputed, base: str, array: np.ndarray, by: Callable[[Expr], Expr]) -> Expr:
+        """The module's name for what the text takes an array of the author's as: his expression, converted, once."""
+        key = ("converted", said.name, array.dtype.name, array.shape, array.tobytes())
+        if key not in self._constants_by_bits:
+            self._constants_by_bits[key] = self._module_name(base, by(self.computed(said)), array)
+        return self._constants_by_bits[key]
 
     def _listed(self, array: np.ndarray, said: SaidArray | SaidComputed | None) -> Expr | None:
         """An array of numbers as its author lists them; None where there is another word for it."""

@@ -124,7 +124,7 @@ def _computed(reader: _ArrayReader, node: ast.expr) -> tuple[Data, ast.expr | No
         warnings.simplefilter("ignore")
         try:
             return reader.value(node)
-        except (*NOTHING, Exception):  # whatever NumPy or JAX say of these arguments
+        except Exception:  # whatever NumPy or JAX say of these arguments, or an expression that is not to be computed
             return None, None
 
 

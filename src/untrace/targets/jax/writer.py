@@ -37,11 +37,7 @@ class JaxModule(ModuleWriter):
             return super()._write_constant(value, aval, base, said)
         if jax_compat.is_jax_array(said.value):
             return self.computed_named(said)
-        key = ("array of", said.name, np.asarray(value).tobytes())
-        if key not in self._constants_by_bits:
-            whole = self._of_jax("asarray", self.computed(said))
-            self._constants_by_bits[key] = self._module_name(base, whole, np.asarray(value))
-        return self._constants_by_bits[key]
+        return self.converted(said, base, np.asarray(value), lambda whole: self._of_jax("asarray", whole))
 
     def numpy_constant(self, constant: Constant) -> Expr:
         said = constant.said

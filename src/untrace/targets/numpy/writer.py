@@ -66,11 +66,8 @@ class NumpyModule(EagerModule):
         array = np.asarray(jax_compat.as_numpy(value))
         if array.dtype == said.value.dtype and said.name:
             return self.computed_named(said)
-        key = (array.dtype.name, array.shape, array.tobytes(), False, said.name)
-        if key not in self._constants_by_bits:
-            whole = Call(Attribute(self.computed(said), "astype"), [self.values.dtype(array.dtype)])
-            self._constants_by_bits[key] = self._module_name(base, whole, array)
-        return self._constants_by_bits[key]
+        dtype = self.values.dtype(array.dtype)
+        return self.converted(said, base, array, lambda whole: Call(Attribute(whole, "astype"), [dtype]))
 
     def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
         return expr
