@@ -12,7 +12,7 @@ import unicodedata
 MODULE_NAMES = frozenset(
     "jax jnp lax np functools sys os math dataclasses typing primitives pl pltpu sparse primitives random nn "
     "collections io zipfile PartitionSpec ravel_pytree fnmatch hashlib itertools re _checked _spelled_out "
-    "_type_of _KNOWN _placed _answer".split()
+    "_type_of _KNOWN _X64 _placed _answer".split()
 )
 RESERVED = frozenset(dir(builtins)) | frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | MODULE_NAMES
 

@@ -73,6 +73,24 @@ def test_the_message_says_what_was_fixed_and_what_came():
     assert "y: f32[n] (m = 3, n = 4), not for f32[5]" in str(caught.value)
 
 
+WEIGHTS = np.array([0.1, 0.7, 1.9])
+
+
+def test_a_module_that_was_imported_without_64_bits_is_refused_with_them(tmp_path):
+    with jax.enable_x64(True):
+        d = untrace.decompile(lambda x: x @ jnp.asarray(WEIGHTS))(jnp.ones(3))
+        assert saved(d, tmp_path)(jnp.ones(3)) == d(jnp.ones(3))
+    text = saved(d, tmp_path)
+    with jax.enable_x64(True), pytest.raises(TypeError, match="imported with jax_enable_x64=False.* import it with True"):
+        text(jnp.ones(3))
+
+
+def test_the_message_says_of_which_number_a_size_is_a_multiple():
+    d = untrace.decompile(lambda x: x.reshape(-1, 2).sum(axis=1))(jnp.ones(8))
+    with pytest.raises(TypeError, match="a multiple of 2.*not for"):
+        d(jnp.ones(7))
+
+
 def test_a_static_field_on_which_only_a_derivative_depends_is_fixed():
     """Rules are other objects at every trace, as JAX's memory has it: what they say tells whether they are the same."""
 
