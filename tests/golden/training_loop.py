@@ -63,7 +63,7 @@ def _type_of(tree, avals, weak):
     return str(jax.tree.unflatten(tree, words)).replace("'", "")
 
 
-_KNOWN = set()
+_KNOWN, _X64 = set(), jax.config.jax_enable_x64
 
 
 def _checked(types, *values, least={}, most={}, multiples={}, sums={}, weak=False, x64=False, prng=None):
@@ -84,6 +84,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, sums={}, weak=Fals
         sizes, said = {}, "Decompile the original with such arguments: it may do something else there."
         if settings != (x64, prng):
             raise TypeError(f"this was written for jax_enable_x64={x64}, prng={prng}, not for {settings}. {said}")
+        if _X64 != x64:
+            raise TypeError(f"this was imported with jax_enable_x64={_X64}, with arrays for it: import it with {x64}.")
         for (name, expected), value in zip([t.split(": ", 1) for t in types.split("; ") if t], values, strict=True):
             inside, tree = jax.tree.flatten(value)
             found = _type_of(tree, [leaf.aval for leaf in inside], weak)
@@ -97,6 +99,7 @@ def _checked(types, *values, least={}, most={}, multiples={}, sums={}, weak=Fals
                 if not is_size and not fnmatch.fnmatchcase(new, old):
                     given = [f"{n} = {number}" for n, number in sizes.items()]
                     given += [f"{n} ≥ {least[n]}" for n in least] + [f"{n} ≤ {most[n]}" for n in most]
+                    given += [f"{n} a multiple of {multiples[n]}" for n in multiples]
                     given = ", ".join(given) or "of no size yet"
                     raise TypeError(f"this was written for {name}: {expected} ({given}), not for {found}. {said}")
         for size, text in sums.items():  # `n: "2*m + k"`

@@ -311,6 +311,10 @@ class ConstantWriter:
             found = self._numbers[name, value] = self._module_name(identifier(name, "number"), expr)
         return found
 
+    def number_of(self, parameter: str, value: float) -> Name | None:
+        """The module's name for the number that a parameter has; None where the program was written without one."""
+        return self._numbers.get((parameter.upper(), value))
+
     def literal(self, literal: Literal) -> Expr:
         value, aval = literal.value, literal.aval
         bits = np.asarray(value)

@@ -43,7 +43,8 @@ def arguments(w: Any, equation: Equation, operands: Sequence[Expr]) -> tuple[lis
         given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
     if w.sizes is not None and type(given[0]) is Slot and callee.name.startswith(("operator.getitem", "at.")):
         given = [given[0], w.sizes.index(given[1], equation.inputs[given[0].index].aval.shape), *given[2:]]
-    args = [argument(w, a, operands) for a in given]
+    first = sum(type(a) is Slot for a in given[:1])
+    args = [argument(w, a, operands, (n - first, len(given) - first)) for n, a in enumerate(given)]
     if w.sizes is not None and callee.name == "method.reshape":
         args = [args[0], *joined(args[1:])]
     kwargs: list[tuple[str, Expr]] = []
@@ -93,8 +94,8 @@ def _bare(index: Expr) -> Expr:
     return index
 
 
-def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
-    """An argument of a call, in which operands stand in the place of slots."""
+def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int] = (0, 0)) -> Expr:
+    """An argument of a call, in which operands stand in the place of slots. place: which it is of how many numbers."""
     kind = type(value)
     if kind is Slot:
         return operands[value.index]
@@ -108,7 +109,7 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
             shape = w.sizes.shape(value)
         if shape is not None:
             return shape
-        parts = [argument(w, v, operands) for v in value]
+        parts = [argument(w, v, operands, (n, len(value))) for n, v in enumerate(value)]
         return Tuple(parts if w.sizes is None else joined(parts))
     if kind is list:
         return List([argument(w, v, operands) for v in value])
@@ -119,7 +120,10 @@ def argument(w: Any, value: Any, operands: Sequence[Expr]) -> Expr:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
         said = author_number(w.module, w.equation, value) if size is None else _with_names(w.module, w.equation, size)
         return number(w, value) if said is None else said
-    if kind is int and (said := author_number(w.module, w.equation, value, _times(w.equation, value))) is not None:
+    if (
+        kind is int
+        and (said := author_number(w.module, w.equation, value, _times(w.equation, value), place)) is not None
+    ):
         return said
     if value is Ellipsis:
         return Text("...")
@@ -171,11 +175,14 @@ def _times(equation: Equation, value: int) -> int:
     return count([*callee.args, *(callee.kwargs or {}).values()]) if type(callee) is Library else 1
 
 
-def author_number(module: ConstantWriter, equation: Equation, value: float, times: int = 1) -> Expr | None:
-    """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it."""
+def author_number(
+    module: ConstantWriter, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0)
+) -> Expr | None:
+    """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it.
+    place: which it is of how many that stand together."""
     site = None if equation.origin is None else module.provenance.site(equation.origin)
     avals = [a.aval for a in (*equation.inputs, *equation.outputs) if a is not None]
-    said = None if site is None else said_number(site, getattr(equation.callee, "name", ""), avals, value, times)
+    said = None if site is None else said_number(site, getattr(equation.callee, "name", ""), avals, value, times, place)
     return None if said is None else module.said(*said)
 
 

@@ -8,20 +8,22 @@ has just been called, and its variables still are its arguments.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 import warnings
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace._identifiers import snake_case
 from untrace._identity import IdentityMap
-from untrace._trees import is_simple
+from untrace._trees import is_namedtuple, is_simple
 from untrace.provenance.whose import kind_of_code
 
 Steps = tuple[tuple[str, Hashable], ...]
@@ -60,6 +62,8 @@ class CallRecord:
     """The structures of its arguments that are trees of traced arrays and nothing else."""
     numbers: dict[str, int | float] = field(default_factory=dict)
     """Its arguments that are plain numbers."""
+    settings: set[str] = field(default_factory=set)
+    """The parameters that no traced array is in."""
     opaque: set[str] = field(default_factory=set)
     """The parameters that hold more than traced arrays and plain data: an array, a function, an object that is no pytree."""
 
@@ -68,6 +72,8 @@ class CallRecord:
         if type(argument) in (int, float):
             self.numbers[name] = argument
         leaves = jax.tree_util.tree_leaves_with_path(argument)
+        if not any(jax_compat.is_tracer(leaf) for _, leaf in leaves):
+            self.settings.add(name)
         if len(leaves) > 1 and is_simple(argument) and all(jax_compat.is_tracer(leaf) for _, leaf in leaves):
             self.trees[name] = jax.tree.structure(argument)
         for path, leaf in leaves:
@@ -123,11 +129,54 @@ class CallRecord:
                 yield name, structure, [place_of[way] for way in ways]
 
 
+class Settings:
+    """What the author's functions had that is no data and was there before the trace: objects that hold numbers (a config, or
+    what a method is of), and numbers that functions close over. By the name of the parameter or of the variable."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, object] = {}
+        self._several: set[str] = set()  # names of more than one of them
+        self._names: IdentityMap[object, str] = IdentityMap()  # of objects, those of the module first
+
+    def note(self, code: CodeType, name: str, value: object, module: Mapping[str, object]) -> None:
+        """Notes what a function's variable has. `module`: what the names of its module mean."""
+        is_number = type(value) in (int, float)
+        if not is_number and not _holds_values(value):
+            return
+        known = self._values.setdefault(_key(code, name), value)
+        if known is not value and not (is_number and type(known) is type(value) and known == value):
+            self._several.add(_key(code, name))
+        if not is_number and value not in self._names:
+            named = (n for n, v in module.items() if v is value)
+            self._names[value] = next(named, snake_case(type(value).__name__) if name == "self" else name)
+
+    def number(self, name: str) -> int | float | None:
+        """The one number that a variable had."""
+        found = None if name in self._several else self._values.get(name)
+        return found if isinstance(found, int | float) and type(found) is not bool else None
+
+    def holder(self, code: CodeType, name: str) -> object:
+        """The one object that a function has as its parameter, or closes over; None where there were several."""
+        is_own = name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars)
+        key = _key(code, name)
+        found = self._values.get(key) if is_own and key not in self._several else None
+        return None if type(found) in (int, float) else found
+
+    def name(self, holder: object) -> str | None:
+        """What an object is called wherever it is used."""
+        return self._names.get(holder)
+
+
+def _key(code: CodeType, name: str) -> str:
+    return code.co_qualname.rpartition(".")[0] + ".self" if name == "self" else name
+
+
 class CallRecords:
     """The calls that were seen, by what was made in them."""
 
     def __init__(self) -> None:
         self._innermost: IdentityMap[Any, CallRecord] = IdentityMap()
+        self.settings = Settings()
 
     def find(self, traceback: Any, code: CodeType) -> CallRecord | None:
         """The call of the function of `code` in which the equation was made that has this traceback."""
@@ -150,16 +199,18 @@ class CallRecords:
         if jax_compat.looks_for_leaks():  # for what was called last is held until something else is
             yield
             return
-        recorder = _Recorder(self._innermost)
+        recorder = _Recorder(self._innermost, self.settings, sys._getframe(2))
         with jax_compat.intercepted_sources(recorder.see):
             yield
 
 
 class _Recorder:
-    """Follows Python's stack from one equation to the next."""
+    """Follows Python's stack from one equation to the next, as far as the frame that asks for the trace."""
 
-    def __init__(self, innermost: IdentityMap[Any, CallRecord]):
+    def __init__(self, innermost: IdentityMap[Any, CallRecord], settings: Settings, outermost: FrameType):
         self._innermost = innermost
+        self._settings = settings
+        self._outermost = outermost
         self._stack: list[tuple[FrameType, CallRecord]] = []  # of functions that are being traced, outermost first
         self._kinds: IdentityMap[CodeType, str] = IdentityMap()
         self._is_looking = False
@@ -180,7 +231,7 @@ class _Recorder:
         known = IdentityMap((frame, place) for place, (frame, _) in enumerate(self._stack))
         entered: list[FrameType] = []
         depth = 0
-        while frame is not None:
+        while frame is not None and frame is not self._outermost:
             if frame in known:
                 depth = known[frame] + 1
                 break
@@ -204,7 +255,30 @@ class _Recorder:
                         Exception
                     ):  # a class of the author's says what its leaves are: the trace must not fail for it
                         record.opaque.add(name)
+            if self._kinds[one.f_code] == "user":
+                self._note_settings(one, record, variables)
             self._stack.append((one, record))
+
+    def _note_settings(self, frame: FrameType, record: CallRecord, variables: Mapping[str, object]) -> None:
+        code = frame.f_code
+        for name in code.co_freevars:
+            if name in variables and all(code not in one.f_code.co_consts for one, _ in self._stack):
+                self._settings.note(code, name, variables[name], frame.f_globals)
+        for name in record.settings:
+            if type(variables[name]) not in (int, float) or record.caller is None:
+                self._settings.note(code, name, variables[name], frame.f_globals)
+
+
+def _holds_values(value: object) -> bool:
+    """Whether an object may be a config: a dict, a named tuple, or one with attributes of its own."""
+    if type(value) is dict or is_namedtuple(value):
+        return True
+    has_own = getattr(type(value), "__dictoffset__", 0) != 0 or hasattr(type(value), "__slots__")
+    return (
+        has_own
+        and not isinstance(value, (type, ModuleType, FunctionType, functools.partial))
+        and not hasattr(value, "shape")
+    )
 
 
 def _tells_more(read: Access, seen: Access) -> bool:

@@ -27,7 +27,7 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.provenance import bytecode, syntax
-from untrace.provenance.call_records import CallRecords
+from untrace.provenance.call_records import CallRecords, Settings
 from untrace.provenance.whose import INSIDE, NAMING, kind_of_code, tells
 
 Position = tuple[Any, Any, Any, Any]  # line, end line, column, end column
@@ -52,18 +52,27 @@ class Frame:
         "file",
         "function",
         "library",
+        "settings",
         "_position",
         "_positions",
         "_node",
         "_targets",
     )
 
-    def __init__(self, code: CodeType, lasti: int, library: bool, positions: IdentityMap[CodeType, Sequence[Position]]):
+    def __init__(
+        self,
+        code: CodeType,
+        lasti: int,
+        library: bool,
+        positions: IdentityMap[CodeType, Sequence[Position]],
+        settings: Settings | None = None,
+    ):
         self.code = code
         self.lasti = lasti
         self.file = code.co_filename
         self.function: str = code.co_qualname
         self.library = library
+        self.settings = settings or Settings()  # of the whole program
         self._position: Position | None = None
         self._positions = positions  # of all instructions of the codes, by their ids, as they become known
         self._node: Any = False
@@ -360,7 +369,7 @@ class Provenance:
         of_code = self._frames.setdefault(code, {})
         found = of_code.get(lasti)
         if found is None:
-            found = of_code[lasti] = Frame(code, lasti, library, self._positions)
+            found = of_code[lasti] = Frame(code, lasti, library, self._positions, self.calls.settings)
         return found
 
 

@@ -8,19 +8,17 @@ Nothing of the author's is run for it: names are looked up in the module, and Py
 from __future__ import annotations
 
 import ast
-import functools
 import linecache
 import math
 import operator
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 
 from untrace.ir.said import Given, Number, Rows, SaidArray, SaidLoop, SaidNumber
+from untrace.lift.naming.scope import NOTHING, NoNumber, Scope, assigned
 from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame, Site
@@ -37,18 +35,14 @@ _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
 
 
-class NoNumber(Exception):
-    """An expression that is not made of numbers alone."""
-
-
-NOTHING = (NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
-
-
-def said_number(site: Site, called: str, avals: Sequence[object], value: float, times: int = 1) -> SaidNumber | None:
+def said_number(
+    site: Site, called: str, avals: Sequence[object], value: float, times: int = 1, place: tuple[int, int] = (0, 0)
+) -> SaidNumber | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
     where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only.
 
-    called: the name of what the equation calls. avals: the types of what it takes and gives.
+    called: the name of what the equation calls. avals: the types of what it takes and gives. place: where several operands
+    have this value, which of how many that stand together it is.
     """
     frame = site.frames[-1] if site.frames else None
     node = frame.node if frame is not None else None
@@ -64,10 +58,18 @@ def said_number(site: Site, called: str, avals: Sequence[object], value: float, 
         written = _that_is(value, dtype, part, scope, names, sorted(n for n in lengths if type(n) is int and n > 1))
         if written is not None:
             equal.setdefault(ast.dump(part), []).append((written, names))
-    if len(equal) != 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers nobody knows which one this is
-        return None
-    only = next(iter(equal.values()))
-    return only[0] if _has_names(only[0][0]) and len(only) >= times else None
+    if len(equal) > 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers it tells nobody which one this is
+        part = _at_place(node, *place)
+        equal, times = {"": equal[ast.dump(part)]} if part is not None and ast.dump(part) in equal else {}, 1
+    only = next(iter(equal.values()), ())
+    return only[0] if only and _has_names(only[0][0]) and len(only) >= times else None
+
+
+def _at_place(node: ast.AST, place: int, count: int) -> ast.expr | None:
+    """The argument of a call, or the element of a tuple that is one, at a place of so many; None where that is not clear."""
+    args = node.args if isinstance(node, ast.Call) else []
+    rows = [row for row in (args, *[a.elts for a in args if isinstance(a, ast.Tuple)]) if len(row) == count]
+    return rows[0][place] if len(rows) == 1 and place >= 0 else None
 
 
 def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> Mapping[str, SaidNumber]:
@@ -204,14 +206,6 @@ def _has_names(node: ast.expr) -> bool:
     return any(isinstance(n, ast.Name) for n in ast.walk(node))
 
 
-def _globals_of(frame: Frame) -> Mapping[str, object] | None:
-    """What the names of a module mean; None for code of no module that Python knows."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == frame.file:
-            return vars(module)
-    return None
-
-
 def _dtype(aval: object) -> np.dtype | None:
     dtype = getattr(aval, "dtype", None)
     return dtype if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.floating) else None
@@ -275,124 +269,20 @@ def _that_is(
     return found[0][0]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
-    innermost of `frames`, its own."""
-
-    values: Mapping[str, object]
-    file: str
-    frames: tuple[Frame, ...] = ()
-    before: int = sys.maxsize
-
-    @staticmethod
-    def of(frames: tuple[Frame, ...]) -> Scope:
-        """That of what the innermost frame runs; the names of a library's modules are no words of the author's."""
-        values = {} if frames[-1].library else _globals_of(frames[-1])
-        return Scope(values or {}, frames[-1].file, frames)
-
-    def has_global(self, name: str) -> bool:
-        if not self.frames:
-            return True
-        code = self.frames[-1].code  # attributes are among its names
-        return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-
-    def meaning(self, name: str) -> tuple[ast.expr, Scope]:
-        """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
-        gives for it, or its default. Raises NoNumber where there is no such expression."""
-        if not self.frames:
-            raise NoNumber
-        frame, outer = self.frames[-1], self.frames[:-1]
-        if name in frame.code.co_freevars:
-            for place in reversed(range(len(outer))):
-                if frame.code in outer[place].code.co_consts:
-                    return Scope.of(outer[: place + 1]).meaning(name)
-            raise NoNumber
-        definition = frame.definition
-        if not isinstance(definition, ast.FunctionDef):
-            raise NoNumber
-        stored = [
-            n for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store
-        ]
-        parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
-        if name not in parameters:
-            made = [n.value for n in ast.walk(definition) if isinstance(n, ast.Assign) and n.targets == stored]
-            if len(stored) != 1 or len(made) != 1:
-                raise NoNumber
-            return made[0], self
-        if stored:
-            raise NoNumber
-        file = Scope(self.values, self.file)
-        if not outer:  # nobody of the author's calls it
-            default = _default(frame, name)
-            if default is None:
-                raise NoNumber
-            return default, file
-        given = self.passed(name)
-        calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
-        every = [_given_for(name, frame, each) for each in calls]
-        if any(one is None or ast.dump(one) != ast.dump(given) for one in every):
-            raise NoNumber  # one function for all of them could not say it
-        if given in definition.args.defaults or given in definition.args.kw_defaults:
-            return given, file
-        scope = Scope.of(outer)
-        if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
-            raise NoNumber
-        return given, scope
-
-    def turns(self, name: str) -> Sequence[int] | None:
-        """The numbers that a name goes through in a loop around what runs; None for what is no variable of a loop over a range."""
-        frame = self.frames[-1] if self.frames else None
-        for loop in reversed(syntax.loops_around(frame.code, frame.line)) if frame is not None and frame.line else ():
-            if isinstance(loop.target, ast.Name) and loop.target.id == name:
-                iterable = loop.iter
-                match iterable:
-                    case ast.Call(ast.Name(id="reversed"), [inside], []):
-                        iterable = inside
-                try:
-                    return _range_of(iterable, self)[0][:_MOST_TURNS]
-                except NOTHING:
-                    return None
-        return None
-
-    def passed(self, name: str) -> ast.expr:
-        """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
-        around it. Raises NoNumber where that is not to be seen."""
-        frame, caller = self.frames[-1], self.frames[-2] if len(self.frames) > 1 else None
-        call = caller.node if caller is not None else None
-        if not isinstance(call, ast.Call) or last_name(call.func) != getattr(frame.definition, "name", ""):
-            raise NoNumber
-        given = _given_for(name, frame, call)
-        if given is None:
-            raise NoNumber
-        return given
-
-
-def _given_for(name: str, callee: Frame, call: ast.Call) -> ast.expr | None:
-    """What a call gives for a parameter, or its default; None where that is not to be seen."""
-    given = arguments_by_parameter(call, callee).get(name)
-    is_open = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-    return given if given is not None or is_open else _default(callee, name)
-
-
-def _default(callee: Frame, name: str) -> ast.expr | None:
-    definition = callee.definition
-    if not isinstance(definition, ast.FunctionDef):
-        return None
-    args = definition.args
-    places = [a.arg for a in (*args.posonlyargs, *args.args)]
-    defaults = dict(zip(places[::-1], args.defaults[::-1], strict=False))
-    return {**defaults, **{a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)}}.get(name)
-
-
-@functools.lru_cache(maxsize=64)
-def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
-    """The calls of what has this name in a file."""
-    try:
-        nodes = ast.walk(ast.parse(source))
-    except (SyntaxError, ValueError):
-        return ()
-    return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
+def _turns(scope: Scope, name: str) -> Sequence[int] | None:
+    """The numbers that a name goes through in a loop around what runs; None for what is no variable of a loop over a range."""
+    frame = scope.frames[-1] if scope.frames else None
+    for loop in reversed(syntax.loops_around(frame.code, frame.line)) if frame is not None and frame.line else ():
+        if isinstance(loop.target, ast.Name) and loop.target.id == name:
+            iterable = loop.iter
+            match iterable:
+                case ast.Call(ast.Name(id="reversed"), [inside], []):
+                    iterable = inside
+            try:
+                return _range_of(iterable, scope)[0][:_MOST_TURNS]
+            except NOTHING:
+                return None
+    return None
 
 
 class NumberReader:
@@ -421,9 +311,11 @@ class NumberReader:
                     self.names[name] = _given(name, found, scope)
                     return found, node
             case ast.Name(id=name):
-                turns = scope.turns(name)
+                turns = _turns(scope, name)
                 if turns is not None:
                     return self._of_turn(turns)
+                if (number := scope.setting(name)) is not None:
+                    return self._named(name, number, scope)
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
@@ -434,7 +326,10 @@ class NumberReader:
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
                 return self._of_settings(node, scope)
-            case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
+            case (
+                ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Subscript())
+                | ast.Subscript(slice=ast.Constant(value=str()))
+            ):
                 if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
                     return self._of_settings(node, scope)
                 return self._guessed()
@@ -453,20 +348,17 @@ class NumberReader:
         raise NoNumber
 
     def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Number, ast.expr]:
-        """`CONFIG.rate` and `CONFIG["rate"]`, of an object of the module that only holds values, as `CONFIG_RATE`."""
-        owner = node.value
-        while isinstance(owner, ast.Name) and not scope.has_global(owner.id):
-            owner, scope = scope.meaning(owner.id)
-        if not isinstance(owner, ast.Name):
-            raise NoNumber
-        key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", "")
-        found = _held(scope.values.get(owner.id), key, isinstance(node, ast.Attribute))
-        name = f"{owner.id}_{key}".upper()
+        """`CONFIG.rate` and `CONFIG["rate"]`, of an object that only holds values, as `CONFIG_RATE`."""
+        found, name = scope.held(node)
+        return self._named(name, found, scope)
+
+    def _named(self, name: str, found: object, scope: Scope) -> tuple[Number, ast.expr]:
+        """A number that has no name of the module, by one that is made for it."""
         is_number = isinstance(found, int | float) and type(found) in (int, float)
-        if not is_number or not name.isidentifier() or name in scope.values:
+        if not is_number or not name.isidentifier() or name.upper() in scope.values:
             raise NoNumber
-        self.names[name] = Given(found, None, {})
-        return found, ast.Name(name)
+        self.names[name.upper()] = Given(found, None, {})
+        return found, ast.Name(name.upper())
 
     def rows(self, node: ast.expr, scope: Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
@@ -518,20 +410,6 @@ class NumberReader:
         return self.guess, ast.Constant(self.guess)
 
 
-def _held(settings: object, key: str, is_attribute: bool) -> object:
-    """What a dict, a class, or an object with no code of its own for it, has under a name; None where that is not to be seen."""
-    if not is_attribute:
-        return settings.get(key) if type(settings) is dict else None
-    classes = settings.__mro__ if isinstance(settings, type) else type(settings).__mro__
-    of_class = next((vars(c)[key] for c in classes if key in vars(c)), None)
-    if isinstance(settings, type):
-        return of_class
-    if isinstance(settings, tuple):
-        fields = getattr(type(settings), "_fields", ())
-        return tuple.__getitem__(settings, fields.index(key)) if key in fields else None
-    return getattr(settings, "__dict__", {}).get(key, of_class)
-
-
 def _given(name: str, value: Number, scope: Scope) -> Given:
     made = assigned("".join(linecache.getlines(scope.file))).get(name)
     of: dict[str, Given] = {}
@@ -543,21 +421,3 @@ def _given(name: str, value: Number, scope: Scope) -> Given:
         if type(found) is type(value) and found == value:
             return Given(value, made, of)
     return Given(value, None, {})
-
-
-@functools.lru_cache(maxsize=16)
-def assigned(source: str) -> Mapping[str, ast.expr]:
-    """The expressions that names are given at the top of a module, of those that are given one once."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError):
-        return {}
-    found: dict[str, list[ast.expr]] = {}
-    for statement in body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if isinstance(statement, ast.AnnAssign):
-            targets = [statement.target]
-        for name in [t.id for t in targets if isinstance(t, ast.Name)]:
-            value = getattr(statement, "value", None)
-            found.setdefault(name, []).extend([] if value is None else [value])
-    return {name: values[0] for name, values in found.items() if len(values) == 1}

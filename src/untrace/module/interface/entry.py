@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,16 +18,17 @@ from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.grouping.bound_leaves import bind_leaves
-from untrace.module.interface.checks import RefuseOthers
+from untrace.module.interface.checks import Refuse, RefuseOthers
 from untrace.module.interface.guard import guard_of
 from untrace.module.interface.put_together import Rebuilt, rebuild
 from untrace.module.interface.python_numbers import needs_array
-from untrace.module.interface.signature import Argument, Signature, signature_parameters, unpack_arguments
+from untrace.module.interface.signature import Argument, Setting, Signature, signature_parameters, unpack_arguments
 from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Tuple
 from untrace.python.types import Type, array_type, tree_type
+from untrace.python.walk import rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,14 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     if signature.public:
         inner = module.scope.fresh(f"_{name}")
         forwarder = signature.forwarder(name, inner)
-    definition = Def(inner, signature.parameters, w.statements, module.entry_decorators)
+
+    def in_words(node: Any) -> Any:
+        named = module.number_of(node.name, node.value) if type(node) is Setting else None
+        return named or rebuilt(node, in_words)
+
+    w.statements[:] = [in_words(s) if type(s) is Refuse or type(s) is RefuseOthers else s for s in w.statements]
+    parameters = [replace(p, default=p.default and in_words(p.default)) for p in signature.parameters]
+    definition = Def(inner, parameters, w.statements, module.entry_decorators)
     whole = _only_called(module, definition) if module.idiomatic and forwarder is None else None
     if whole is not None:
         definition = whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from untrace.module.interface.stand_ins import READY
 from untrace.python import helpers
 from untrace.python.pytrees import Path, is_plain_identifier, leaf_paths, string, suggest_names, unpack
 from untrace.python.statements import Def, Lines, Parameter, Return, Statement
-from untrace.python.tree import Binary, Call, Expr, List, Name, Star, Subscript, Text
+from untrace.python.tree import ATOM, UNARY, Binary, Call, Expr, List, Name, Star, Subscript, Text
 from untrace.python.values import Unwritable, Values
 
 
@@ -208,6 +209,16 @@ _KINDS = {
 _MOST_APART = 3
 
 
+class Setting(Text):
+    """The number that a parameter has, and no other: in the module's word for it, where the program is written with one."""
+
+    __slots__ = ("name", "value")
+
+    def __init__(self, name: str, value: float, text: str):
+        super().__init__(text, UNARY if text.startswith("-") else ATOM)
+        self.name, self.value = name, value
+
+
 class _Reader:
     """Goes through the parameters once, in order."""
 
@@ -366,7 +377,7 @@ class _Reader:
         """
         written = None
         if parameter.default is not parameter.empty:
-            written = self._write(parameter.default) or Text("None")
+            written = self._write(parameter.default, parameter.name) or Text("None")
         elif self.optional and parameter.kind is not parameter.KEYWORD_ONLY:
             written = Text("None")  # only because Python wants a default behind a default
         self._add(parameter, name, written)
@@ -379,7 +390,7 @@ class _Reader:
 
     def _check(self, expr: Expr, name: str, value: object) -> None:
         """Refuses any other value than `value` for what `expr` gives."""
-        written = self._write(value)
+        written = self._write(value, name)
         if written is None:
             # Nothing to compare with: it is said, here and in the proof's notes.
             # `expr` is a name or an item of `*args` or `**kwargs`, whose keys are quoted: one line.
@@ -405,9 +416,11 @@ class _Reader:
             return [check for *_, check in self.same]
         return [RefuseOthers([row[:3] for row in self.same])]
 
-    def _write(self, value: object) -> Expr | None:
-        """`value` as source if it is a literal, or public in JAX or NumPy; else None."""
+    def _write(self, value: object, name: str = "") -> Expr | None:
+        """`value` as source if it is a literal, or public in JAX or NumPy; else None. `name`: of the parameter that has it."""
         try:
+            if (type(value) is int or type(value) is float) and math.isfinite(value):
+                return Setting(name, value, self.values.source(value).flat())
             if _is_literal(value):
                 return string(value) if type(value) is str else self.values.source(value)
             if isinstance(value, type) or callable(value):

@@ -1,0 +1,218 @@
+"""What the names in the author's expressions mean: in his module, and inside the functions that were traced.
+
+Nothing of the author's is run for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from untrace.ir.said import Number
+from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
+from untrace.provenance.sites import Frame
+
+
+class NoNumber(Exception):
+    """An expression that is not made of numbers alone."""
+
+
+NOTHING = (NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
+    innermost of `frames`, its own."""
+
+    values: Mapping[str, object]
+    file: str
+    frames: tuple[Frame, ...] = ()
+    before: int = sys.maxsize
+
+    @staticmethod
+    def of(frames: tuple[Frame, ...]) -> Scope:
+        """That of what the innermost frame runs; the names of a library's modules are no words of the author's."""
+        values = {} if frames[-1].library else _globals_of(frames[-1])
+        return Scope(values or {}, frames[-1].file, frames)
+
+    def has_global(self, name: str) -> bool:
+        if not self.frames:
+            return True
+        code = self.frames[-1].code  # attributes are among its names
+        return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+
+    def setting(self, name: str) -> Number | None:
+        """The number that a variable has and had before the trace: one that is closed over, or the outermost function's."""
+        is_closed_over = bool(self.frames) and name in self.frames[-1].code.co_freevars
+        if is_closed_over and (around := self._around()) is not None:
+            return around.setting(name)
+        if not self.frames or self.frames[-1].library or self._stores(name):
+            return None
+        is_passed = len(self.frames) == 1 and name in own_parameters(self.frames[0])
+        is_passed = is_passed and isinstance(_default(self.frames[0], name), ast.Constant | None)
+        return self.frames[-1].settings.number(name) if is_closed_over or is_passed else None
+
+    def _around(self) -> Scope | None:
+        """The scope of the function in which the innermost one is defined; None of one that was made before the trace."""
+        frames, code = self.frames[:-1], self.frames[-1].code
+        places = [place for place, frame in enumerate(frames, 1) if code in frame.code.co_consts]
+        return Scope.of(frames[: places[-1]]) if places else None
+
+    def _stores(self, name: str) -> bool:
+        """Whether the innermost function gives a name a value, or may do so."""
+        definition = self.frames[-1].definition
+        nodes = ast.walk(definition) if definition is not None else ()
+        return definition is None or any(
+            isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store for n in nodes
+        )
+
+    def held(self, node: ast.expr) -> tuple[object, str]:
+        """What an expression of an object's attributes and keys is, and what it is called. Raises NoNumber for another expression."""
+        match node:
+            case ast.Attribute(value=owner, attr=key):
+                outer, name = self.held(owner)
+                return _held(outer, key, True), f"{name}_{key}"
+            case ast.Subscript(value=owner, slice=ast.Constant(value=str() as key)):
+                outer, name = self.held(owner)
+                return _held(outer, key, False), f"{name}_{key}"
+            case ast.Name(id=name) if self.has_global(name):
+                found = self.values.get(name)
+                return found, (self.frames[-1].settings.name(found) if self.frames else None) or name
+            case ast.Name(id=name):
+                frame = self.frames[-1] if self.frames else None
+                if frame is not None and name in frame.code.co_freevars and (around := self._around()) is not None:
+                    return around.held(node)
+                if frame is not None and not frame.library and not self._stores(name):
+                    found = frame.settings.holder(frame.code, name)
+                    if found is not None:
+                        return found, frame.settings.name(found) or name
+                meaning, scope = self.meaning(name)
+                return scope.held(meaning)
+        raise NoNumber
+
+    def meaning(self, name: str) -> tuple[ast.expr, Scope]:
+        """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
+        gives for it, or its default. Raises NoNumber where there is no such expression."""
+        if not self.frames:
+            raise NoNumber
+        frame, outer = self.frames[-1], self.frames[:-1]
+        if name in frame.code.co_freevars:
+            around = self._around()
+            if around is None:
+                raise NoNumber
+            return around.meaning(name)
+        definition = frame.definition
+        if not isinstance(definition, ast.FunctionDef):
+            raise NoNumber
+        stored = [
+            n for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store
+        ]
+        parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
+        if name not in parameters:
+            made = [n.value for n in ast.walk(definition) if isinstance(n, ast.Assign) and n.targets == stored]
+            if len(stored) != 1 or len(made) != 1:
+                raise NoNumber
+            return made[0], self
+        if stored:
+            raise NoNumber
+        file = Scope(self.values, self.file)
+        if not outer:  # nobody of the author's calls it
+            default = _default(frame, name)
+            if default is None:
+                raise NoNumber
+            return default, file
+        given = self.passed(name)
+        calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
+        every = [_given_for(name, frame, each) for each in calls]
+        if any(one is None or ast.dump(one) != ast.dump(given) for one in every):
+            raise NoNumber  # one function for all of them could not say it
+        if given in definition.args.defaults or given in definition.args.kw_defaults:
+            return given, file
+        scope = Scope.of(outer)
+        if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
+            raise NoNumber
+        return given, scope
+
+    def passed(self, name: str) -> ast.expr:
+        """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
+        around it. Raises NoNumber where that is not to be seen."""
+        frame, caller = self.frames[-1], self.frames[-2] if len(self.frames) > 1 else None
+        call = caller.node if caller is not None else None
+        if not isinstance(call, ast.Call) or last_name(call.func) != getattr(frame.definition, "name", ""):
+            raise NoNumber
+        given = _given_for(name, frame, call)
+        if given is None:
+            raise NoNumber
+        return given
+
+
+def _given_for(name: str, callee: Frame, call: ast.Call) -> ast.expr | None:
+    """What a call gives for a parameter, or its default; None where that is not to be seen."""
+    given = arguments_by_parameter(call, callee).get(name)
+    is_open = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+    return given if given is not None or is_open else _default(callee, name)
+
+
+def _default(callee: Frame, name: str) -> ast.expr | None:
+    definition = callee.definition
+    if not isinstance(definition, ast.FunctionDef):
+        return None
+    args = definition.args
+    places = [a.arg for a in (*args.posonlyargs, *args.args)]
+    defaults = dict(zip(places[::-1], args.defaults[::-1], strict=False))
+    return {**defaults, **{a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)}}.get(name)
+
+
+@functools.lru_cache(maxsize=64)
+def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
+    """The calls of what has this name in a file."""
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError):
+        return ()
+    return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
+
+
+def _globals_of(frame: Frame) -> Mapping[str, object] | None:
+    """What the names of a module mean; None for code of no module that Python knows."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == frame.file:
+            return vars(module)
+    return None
+
+
+def _held(settings: object, key: str, is_attribute: bool) -> object:
+    """What a dict, a class, or an object with no code of its own for it, has under a name; None where that is not to be seen."""
+    if not is_attribute:
+        return settings.get(key) if type(settings) is dict else None
+    classes = settings.__mro__ if isinstance(settings, type) else type(settings).__mro__
+    of_class = next((vars(c)[key] for c in classes if key in vars(c)), None)
+    if isinstance(settings, type):
+        return of_class
+    if isinstance(settings, tuple):
+        fields = getattr(type(settings), "_fields", ())
+        return tuple.__getitem__(settings, fields.index(key)) if key in fields else None
+    return getattr(settings, "__dict__", {}).get(key, of_class)
+
+
+@functools.lru_cache(maxsize=16)
+def assigned(source: str) -> Mapping[str, ast.expr]:
+    """The expressions that names are given at the top of a module, of those that are given one once."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[str, list[ast.expr]] = {}
+    for statement in body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        for name in [t.id for t in targets if isinstance(t, ast.Name)]:
+            value = getattr(statement, "value", None)
+            found.setdefault(name, []).extend([] if value is None else [value])
+    return {name: values[0] for name, values in found.items() if len(values) == 1}
