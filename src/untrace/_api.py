@@ -234,13 +234,14 @@ def _translated(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any], target
     if target == "c":
         from untrace.driver.in_c import written_in_c
 
-        call = Call(job.function, args, kwargs, nums, names, False)
+        call = Call(job.function, args, kwargs, nums, names, False, note_arguments=True)
         with no_collections():
             return written_in_c(call, job.options, [call.with_arguments(more) for more in job.also])
     from untrace.driver.translate import targets, translated
 
     keeps = targets()[target].keeps_calls and job.options.prove
-    call = Call(job.function, args, kwargs, nums, names, keeps, job.options.derivatives if keeps else "written")
+    derivatives = job.options.derivatives if keeps else "written"
+    call = Call(job.function, args, kwargs, nums, names, keeps, derivatives, note_arguments=True)
     with no_collections():
         return translated(target, call, job.options, [call.with_arguments(more) for more in job.also])
 

@@ -195,6 +195,7 @@ def trace(
     afresh: bool = False,
     derivatives: str = "written",
     sure: bool = False,
+    note_arguments: bool = False,
 ) -> Captured:
     """Traces `function` on arrays or `ShapeDtypeStruct`s.
 
@@ -202,7 +203,8 @@ def trace(
     calls of `jax.vmap` are looked for, which traces mapped functions once more, and the pytrees of loops. afresh: whether
     JAX has traced much of it before, so that it is traced without what it remembers at once. derivatives: which calls of
     `jax.grad` and its like are looked for as well: as in `untrace.decompile`. sure: what looks for calls is known not to
-    disturb the function, whose errors are its own. Raises CaptureError with JAX's own message below ours.
+    disturb the function, whose errors are its own. note_arguments: whether what functions are called with is looked at, which
+    note_calls does too. Raises CaptureError with JAX's own message below ours.
     """
     args = tuple(args)
     positions = {i for i in range(len(args)) if i in static_argnums}
@@ -275,7 +277,12 @@ def trace(
         return None
 
     jaxpr, out_example = None, None
-    if note_calls and afresh and traced_afresh():
+    if note_arguments and not note_calls:
+        fresh = jax_compat.fresh_caches()
+        with undisturbed(), fresh(), calls.noted():
+            jaxpr, out_example = traced()
+            reused, caches = [], fresh
+    elif note_calls and afresh and traced_afresh():
         reused = []
     elif note_calls:
         # Where noting fails, or the function itself does, it is traced as it is.
@@ -321,7 +328,7 @@ def trace(
         jax_compat.transformation(function),
         function=function,
         vmaps=vmaps,
-        noted=reused is not None,
+        noted=note_calls and reused is not None,
         keeps_calls=note_calls and derivatives != "written",
         asked_for=len(taken),
         trace_calls=with_calls if has_calls else None,

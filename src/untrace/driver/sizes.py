@@ -32,13 +32,13 @@ class Call:
     static_argnames: Iterable[str]
     note_calls: bool
     derivatives: str = "written"
+    note_arguments: bool = False
 
     def captured(self, afresh: bool = False, sure: bool = False) -> Captured:
         """See `trace`."""
         nums, names = self.static_argnums, self.static_argnames
-        return trace(
-            self.function, self.args, self.kwargs, nums, names, self.note_calls, afresh, self.derivatives, sure
-        )
+        how = afresh, self.derivatives, sure, self.note_arguments
+        return trace(self.function, self.args, self.kwargs, nums, names, self.note_calls, *how)
 
     def plain(self) -> Captured:
         """The trace alone, without the calls in it."""
