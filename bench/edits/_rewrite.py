@@ -30,7 +30,8 @@ class NoSuchPlace(Exception):
 class Replace:
     """In the first of the functions `within` that the module has, else in all of it: `pattern` becomes `by`.
 
-    All places of one function at the module's level are edited; with `everywhere` those of the whole module.
+    All places of one function at the module's level are edited; with `everywhere` those of the whole module. Where the
+    function does not have it, it may be a number of the module.
     """
 
     within: tuple[str, ...]
@@ -85,6 +86,12 @@ def _replace(module: ast.Module, edit: Replace) -> int:
             if rewriter.places:
                 key = number if isinstance(root, ast.Module) else id(root)
                 edited_in[key] = edited_in.get(key, 0) + rewriter.places
+    for number, outer in enumerate(module.body if roots and not edited_in else ()):
+        if isinstance(outer, ast.Assign):
+            rewriter = _Rewriter(pattern, by, {})
+            outer.value = rewriter.visit(outer.value)
+            if rewriter.places:
+                edited_in[number] = rewriter.places
     if not edited_in:
         raise NoSuchPlace(f"no `{edit.pattern}` {where}")
     if len(edited_in) > 1 and not edit.everywhere:

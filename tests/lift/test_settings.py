@@ -135,13 +135,28 @@ def descend(w: Any, x: Any, lr: float = 0.125, turns: int = 3) -> Any:
     return jax.lax.scan(step, w, None, length=turns)[0]
 
 
-def test_an_edit_of_a_default_is_the_edit_of_its_uses(tmp_path: Path) -> None:
+def test_the_entry_s_own_numbers_are_its_parameters(tmp_path: Path) -> None:
     function, source = text_of(descend, tmp_path, W, X)
-    assert "def descend(w, x, lr=LR, turns=TURNS):" in source, source
+    assert "def descend(w, x, lr=0.125, turns=3):" in source and "w - lr * " in source and "length=turns" in source, source
     with pytest.raises(ValueError, match="'lr' was 0.125"):
         function(W, X, 0.25)
-    edited = run(source.replace("LR = 0.125", "LR = 0.0625").replace("TURNS = 3", "TURNS = 2"), "descend")
-    np.testing.assert_allclose(edited(W, X), descend(W, X, 0.0625, 2), rtol=1e-6)
+    edited = run(source.replace("0.125", "0.0625"), "descend")
+    np.testing.assert_allclose(edited(W, X), descend(W, X, 0.0625), rtol=1e-6)
+
+
+def shrink(w: Any, lr: float = 0.125) -> Any:
+    return update(update(w, lr), lr)
+
+
+def update(w: Any, rate: Any) -> Any:
+    return jnp.tanh(w) * jnp.exp(w) - rate * jnp.sin(w)
+
+
+def test_a_number_that_other_functions_have_too_is_the_module_s(tmp_path: Path) -> None:
+    _, source = text_of(shrink, tmp_path, W)
+    assert "def shrink(w, lr=LR):" in source and "lr != LR" in source, source
+    edited = run(source.replace("LR = 0.125", "LR = 0.0625"), "shrink")
+    np.testing.assert_allclose(edited(W), shrink(W, 0.0625), rtol=1e-6)
 
 
 def test_a_variable_that_gets_another_value_is_no_setting(tmp_path: Path) -> None:

@@ -436,9 +436,14 @@ def _check_arguments(
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
             if not jax_compat.is_traceable(leaf):
                 place = what + jax.tree_util.keystr(path)
+                how = "Pass it as static (static_argnums or static_argnames), or close over it."
+                if path:  # a part of an argument cannot be static alone
+                    how = (
+                        "Take it out of the argument, and put it back inside of a function around this one: with equinox, "
+                        "`arrays, rest = eqx.partition(argument, eqx.is_array)`, and `eqx.combine(arrays, rest)` inside."
+                    )
                 raise CaptureError(
-                    f"{place} of {_name(function)} is a {type(leaf).__name__}, which JAX cannot trace. "
-                    "Pass it as static (static_argnums or static_argnames), or close over it."
+                    f"{place} of {_name(function)} is a {type(leaf).__name__}, which JAX cannot trace. {how}"
                 )
 
 

@@ -176,8 +176,11 @@ def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None], kept
     """The layout of a local function, chosen where it is called first. kept: whether this call may choose it."""
     found = module.layouts.get(body)
     if found is None:
-        known = grouping_of(body)
-        found = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
+        known, agreed = grouping_of(body), module.agreed.get(body)
+        if agreed is not None:
+            found = Layout(agreed.packs, agreed.names)
+        else:
+            found = Layout(packs_of(module, body, operands)) if known is None else Layout(known.packs, known.names)
         if kept:
             module.layouts[body] = found
     return found

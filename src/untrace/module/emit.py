@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from untrace.ir.nodes import Program
+from untrace.ir.nodes import Function, Program
 from untrace.ir.passes import ALL, Course
 from untrace.ir.types import Origin
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.size_words import author_words
+from untrace.module.access_paths import Layout as Grouped
+from untrace.module.access_paths import argument_order
 from untrace.module.comments import Layout
 from untrace.module.interface import entry
 from untrace.module.interface.guard import Guarded
@@ -33,6 +35,8 @@ _IMPORTS = {
     "sparse": "from jax.experimental import sparse", "PartitionSpec": "from jax.sharding import PartitionSpec",
     "F": "import torch.nn.functional as F",
 }  # fmt: skip
+# Of a function of which one call has trees, and another has their leaves: with more, these are two functions.
+_MOST_ARGUMENTS = 8
 _ORDER = [
     "dataclasses",
     "functools",
@@ -128,17 +132,31 @@ def write_module(
     guarded: what the entry depends on beside its arguments, for its guard (`guard.guarded_by`); None: without one. course:
     which passes over the statements are run. writer: the target's.
     """
-    module = writer(forced, standalone, idiomatic)
-    module.reroll, module.guarded = reroll, guarded
-    module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
-    module.program, module.in_order, module.provenance = program.entry.jaxpr, manner.in_order, provenance_of(program)
-    module.residuals = program.facts.residuals
-    module.keeps_carries = manner.keeps_carries
-    module.numbers = program.numbers or module.numbers
-    if module.numbers.integers:
-        module.size_names = author_words(program, provenance_of(program)) if manner.size_names else {}
-        module.described.sizes = words_of_sizes(program, module.size_names)
-    name, definitions = entry.write_entry(module, program)
+
+    def begun(layouts: Mapping[Function, Grouped]) -> tuple[ModuleWriter, str, list[Statement]]:
+        module = writer(forced, standalone, idiomatic)
+        module.reroll, module.guarded = reroll, guarded
+        module.described.start(idiomatic and comments != "none", annotations == "jaxtyping")
+        module.program, module.in_order, module.provenance = (
+            program.entry.jaxpr,
+            manner.in_order,
+            provenance_of(program),
+        )
+        module.agreed = layouts
+        module.residuals = program.facts.residuals
+        module.keeps_carries = manner.keeps_carries
+        module.numbers = program.numbers or module.numbers
+        if module.numbers.integers:
+            module.size_names = author_words(program, provenance_of(program)) if manner.size_names else {}
+            module.described.sizes = words_of_sizes(program, module.size_names)
+        return module, *entry.write_entry(module, program)
+
+    module, name, definitions = begun({})
+    agreed = {
+        body: layout for body, layout in module.unfit.items() if len(argument_order(body, layout)) <= _MOST_ARGUMENTS
+    }
+    if agreed:  # which calls take another one's trees apart is known only now
+        module, name, definitions = begun(agreed)
     statements = Statements(module, list(definitions), provenance_of(program), manner.share, rolls)
     if idiomatic:
         improve(statements, manner.course)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -108,22 +108,34 @@ def folded_in_order(equations: Sequence[Equation], results: Sequence[Atom], fold
     return found
 
 
-def is_of_turn(output: Value, equations: Sequence[Equation], provenance: Provenance) -> bool:
+def is_of_turn(
+    output: Value, equations: Sequence[Equation], makers: Iterable[Equation], provenance: Provenance
+) -> bool:
     """Whether a value that the first of these equations makes has a statement in each turn of a loop of its author's: he has a
-    name for it, or one turn hands it to the next, so that what reads it stands before it in the source."""
-    frames = _frames(equations[0], provenance)
+    name for it, or one turn hands it to the next, so that what reads it stands before it in the source or is the same once
+    more. makers: what made the operands."""
+    equation = equations[0]
+    frames = _frames(equation, provenance)
     if not is_in_loop(frames):
         return False
     if output.named:
         return True
-    if provenance.site(equations[0].origin).phase == "backward":  # from the last line to the first
+    if provenance.site(equation.origin).phase == "backward":  # from the last line to the first
         return False
+    if any(_is_again(maker, equation, provenance) for maker in makers):
+        return True
     reader = next((e for e in equations[1:] if output in e.inputs), None)
     others = () if reader is None else _frames(reader, provenance)
     for own, other in zip(frames, others, strict=False):
         if own is not other:
             return own.code is other.code and other.line is not None and other.end_line < own.line
-    return False
+    return reader is not None and _is_again(equation, reader, provenance)
+
+
+def _is_again(first: Equation, second: Equation, provenance: Provenance) -> bool:
+    """Whether two equations come of one instruction, which ran twice."""
+    one, other = provenance.site(first.origin), provenance.site(second.origin)
+    return bool(one.frames) and (one.frames, one.below) == (other.frames, other.below)
 
 
 def _frames(equation: Equation, provenance: Provenance) -> Sequence[Frame]:

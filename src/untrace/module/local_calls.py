@@ -172,6 +172,8 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     if trees is None:  # another way of calling it than everywhere else: then with some leaves one by one
         layout = Layout([]) if body.facts.taken is not None else layout.fitting(leaves)
         trees = layout.trees(leaves) or []
+        if body.facts.taken is None:
+            w.module.unfit[body] = w.module.unfit.get(body, layout).fitting(leaves)
     order = argument_order(body, layout)
     name = _written(w, body, layout, order, leaves)
     w.module.called_from.setdefault(name, callee_of(equation, Local).frames)

@@ -69,8 +69,7 @@ class ModuleWriter(ConstantWriter):
         self.entry_decorators: Sequence[Expr] = ()
         self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
         self.idiomatic = idiomatic
-        # A jaxpr equation -> those whose expressions stand in its own.
-        self.folded: dict[Origin, tuple[Origin, ...]] = {}
+        self.folded: dict[Origin, tuple[Origin, ...]] = {}  # an equation -> those whose expressions stand in its own
         self.definitions: list[Statement] = []
         self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
         self.notes: list[str] = []
@@ -96,6 +95,10 @@ class ModuleWriter(ConstantWriter):
         self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up
         self.rows: dict[Equation, Any] = {}  # the same: the trees that they stack
         self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
+        self.unfit: dict[
+            Function, Layout
+        ] = {}  # of those of which a call has no such tree: in which all of their calls agree
+        self.agreed: Mapping[Function, Layout] = {}  # which of these are to be so from the start
         self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
@@ -107,13 +110,12 @@ class ModuleWriter(ConstantWriter):
         self.passed_as: dict[str, Mapping[str, SaidNumber]] = {}  # and `passed_as`
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
-        # What a loop takes of what an earlier one stacked -> the value there.
-        self.residuals: Mapping[Value, Value] = {}
+        self.residuals: Mapping[
+            Value, Value
+        ] = {}  # what a loop takes of what an earlier one stacked -> the value there
         self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
-        self.guarded: Any = (
-            None  # what the entry depends on beside its arguments (`guard.Guarded`); None without a guard
-        )
+        self.guarded: Any = None  # what the entry depends on (`guard.Guarded`); None without a guard
         self.guard: list[Statement] = []  # the entry's first statements then
         self.sizes_of: dict[Function, tuple[int, ...]] = {}  # of local functions: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers
@@ -188,6 +190,7 @@ class FunctionWriter:
         self.equation: Any = None  # the one that is written
         self.offset = 0  # of the constants among a loop's operands, while a nested function is written
         self._body: Sequence[Equation] = ()
+        self._makers: Mapping[Atom, Equation] = {}  # of values that the body makes
         self._at = 0
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
         self.outer: FunctionWriter | None = None  # of the function around this one
@@ -395,6 +398,7 @@ class FunctionWriter:
         if self.result_example is not None:
             note_returned(self, equations, results, self.result_example)
         self._body, self._results, self._read = equations, results, None
+        self._makers = {output: e for e in equations for output in e.outputs if output is not None}
         self._last_reads, self._last_taken = None, {}
         self._waiting = ()
         forced = self.module.forced
@@ -511,7 +515,8 @@ class FunctionWriter:
         """Whether a value keeps a statement of its own: by its author's name, or as every turn of a loop of his has it."""
         if output.named and not self.scope.taken(identifier(output.hint, "x")):
             return True
-        return inlining.is_of_turn(output, self._body[self._at :], self.module.provenance)
+        makers = [e for a in self._body[self._at].inputs if (e := self._makers.get(a)) is not None]
+        return inlining.is_of_turn(output, self._body[self._at :], makers, self.module.provenance)
 
     def is_read(self, output: Value) -> bool:
         """Whether an equation or the result of this function needs `output`."""

@@ -115,6 +115,11 @@ class Frame:
         """The AST node of the function that this frame runs."""
         return syntax.definition(self.code)
 
+    def encloses(self, node: ast.expr) -> bool:
+        """Whether an expression of the same file stands in the function that this frame runs."""
+        last = max(line for *_, line in self.code.co_lines() if line is not None)
+        return self.code.co_firstlineno <= node.lineno <= last
+
     @property
     def maps_leaves(self) -> bool:
         """Whether the call is one of `jax.tree.map` and its like, which run their first argument for each leaf."""

@@ -134,7 +134,8 @@ class Scope:
         if given in definition.args.defaults or given in definition.args.kw_defaults:
             return given, file
         scope = Scope.of(outer)
-        if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
+        is_of_module = all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name))
+        if len(every) > 1 and not is_of_module and not all(outer[-1].encloses(call) for call in calls):
             raise NoNumber
         return given, scope
 

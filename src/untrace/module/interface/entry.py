@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from untrace.ir.nodes import Atom, Function, Program, Value
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
+from untrace.module.def_use import bound_names
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.checks import Refuse, RefuseOthers
@@ -26,9 +27,9 @@ from untrace.module.interface.signature import Argument, Setting, Signature, sig
 from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked, returned
-from untrace.python.tree import Call, Expr, Leaf, Name, Tuple
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Tuple
 from untrace.python.types import Type, array_type, tree_type
-from untrace.python.walk import rebuilt
+from untrace.python.walk import nodes_of, rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +135,15 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         inner = module.scope.fresh(f"_{name}")
         forwarder = signature.forwarder(name, inner)
 
-    def in_words(node: Any) -> Any:
-        named = module.number_of(node.name, node.value) if type(node) is Setting else None
-        return named or rebuilt(node, in_words)
+    own = _of_parameters(module, w.statements, signature)
 
-    w.statements[:] = [in_words(s) if type(s) is Refuse or type(s) is RefuseOthers else s for s in w.statements]
+    def in_words(node: Any) -> Any:
+        if type(node) is Name:
+            return own.get(node.id, node)
+        named = module.number_of(node.name, node.value) if type(node) is Setting else None
+        return rebuilt(node, in_words) if named is None or named.id in own else named
+
+    w.statements[:] = [in_words(statement) for statement in w.statements]
     parameters = [replace(p, default=p.default and in_words(p.default)) for p in signature.parameters]
     definition = Def(inner, parameters, w.statements, module.entry_decorators)
     whole = _only_called(module, definition) if module.idiomatic and forwarder is None else None
@@ -151,6 +156,23 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
             outer.annotation = own.annotation
         forwarder.returns = definition.returns
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _of_parameters(
+    module: ModuleWriter, statements: Sequence[Statement], signature: Signature
+) -> Mapping[str, Name]:
+    """The parameters that numbers are, by the module's names for these, where no other function has them."""
+    elsewhere = {n.id for n in nodes_of([module.definitions, module.constants]) if type(n) is Name}
+    inside = list(nodes_of(list(statements)))
+    bound = {name for n in inside if isinstance(n, Statement) for name in bound_names(n)}
+    bound.update(p if type(p) is str else p.name for n in inside if type(n) in (Def, Lambda) for p in n.params)
+    settings = {n.name: n.value for n in nodes_of(list(signature.checks)) if type(n) is Setting}
+    found: dict[str, Name] = {}
+    for name in {p.name for p in signature.parameters}.difference(bound) & settings.keys():
+        number = module.number_of(name, settings[name])
+        if number is not None and number.id not in elsewhere:
+            found[number.id] = Name(name)
+    return found
 
 
 def _returned(module: ModuleWriter, statements: list[Statement], value: Expr) -> Expr:
