@@ -252,8 +252,7 @@ def _written(job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     options = job.options
     nums, names = static_arguments(job.function, args, job.static_argnums, job.static_argnames)
     noted = options.style == "idiomatic" and options.prove
-    call = Call(job.function, args, kwargs, nums, names, noted, options.derivatives)
-    captured = call.captured()
+    call, captured = Call(job.function, args, kwargs, nums, names, noted, options.derivatives).with_capture()
     timings = {"capture": time.perf_counter() - start}
     others = [call.with_arguments(more) for more in job.also]
     return captured, written_for_sizes(call, captured, options, timings, others), timings

@@ -25,6 +25,7 @@ from untrace.capture.calls.checkpoints import Checkpoints, has_unknown_checkpoin
 from untrace.capture.calls.differentiated import called_derivatives, noted_derivatives
 from untrace.capture.calls.unfolding import gives_back
 from untrace.capture.calls.vmaps import VmapCall, noted_vmaps
+from untrace.capture.fixed_parts import Around
 from untrace.capture.hooks import NO_HOOKS, CaptureHooks
 from untrace.capture.jaxpr import Importer
 from untrace.ir.nodes import Program, SizeNumbers
@@ -127,6 +128,7 @@ class Captured:
         None  # what came of that (`prove.hlo.Compilation`); None where it is compiled with another program
     )
     provenance: Provenance = field(default_factory=Provenance)  # of all programs that are made of it
+    around: Around | None = None  # what takes other things than arrays out of its arguments, where there are some
     _traced_calls: Called | None = None
     _called: Called | None = None
     _asked_calls: bool = False
@@ -336,6 +338,7 @@ def trace(
         checkpoints=checkpoints,
         caches=caches,
         provenance=Provenance(calls),
+        around=function if isinstance(function, Around) else None,
         asked=frozenset(asked),
         asked_all=caches is not contextlib.nullcontext
         or reused is not None
@@ -450,8 +453,8 @@ def _check_arguments(
 def name_of(function: Any) -> str:
     """What a function is called; an object that can be called (a layer, a solver) by its class: `dense_block`; a function
     with some of its arguments (`functools.partial`) as without them."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    while isinstance(function, functools.partial | Around):
+        function = function.function if isinstance(function, Around) else function.func
     return getattr(function, "__name__", None) or snake_case(type(function).__name__)
 
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from untrace import jax_compat
-from untrace._errors import ProofError, UntraceError
+from untrace._errors import CaptureError, ProofError, UntraceError
 from untrace._options import Options
+from untrace.capture.fixed_parts import Around, around
 from untrace.capture.function import Captured, trace
 from untrace.capture.sizes.sizes import Arguments, Sized, at_other_sizes
 from untrace.capture.sizes.static_fields import with_idle_fields_changed
@@ -34,6 +37,25 @@ class Call:
     derivatives: str = "written"
     note_arguments: bool = False
 
+    def with_capture(self) -> tuple[Call, Captured]:
+        """This call without what is no array in its arguments, and its capture; without numbers in trees, too, where it can
+        only be traced so."""
+        call = self._around(False)
+        try:
+            return call, call.captured()
+        except CaptureError:
+            narrower = self._around(True)
+            if len(jax.tree.leaves((narrower.args, narrower.kwargs))) == len(jax.tree.leaves((call.args, call.kwargs))):
+                raise
+            with contextlib.suppress(CaptureError):
+                return narrower, narrower.captured()
+            raise
+
+    def _around(self, numbers: bool) -> Call:
+        static = self.static_argnums, frozenset(self.static_argnames)
+        function, args, kwargs = around(self.function, self.args, self.kwargs, static, numbers)
+        return dataclasses.replace(self, function=function, args=args, kwargs=dict(kwargs))
+
     def captured(self, afresh: bool = False, sure: bool = False) -> Captured:
         """See `trace`."""
         nums, names = self.static_argnums, self.static_argnames
@@ -55,10 +77,12 @@ class Call:
 
     def with_arguments(self, arguments: Any) -> Call:
         """The same function on other arguments: a tuple of them, a dict of keyword arguments, or a single one."""
-        if isinstance(arguments, dict):
-            return dataclasses.replace(self, args=(), kwargs=arguments)
-        args = arguments if type(arguments) is tuple else (arguments,)
-        return dataclasses.replace(self, args=args, kwargs={})
+        kwargs = arguments if isinstance(arguments, dict) else {}
+        args = () if kwargs else arguments if type(arguments) is tuple else (arguments,)
+        if isinstance(self.function, Around):
+            args = tuple(a if i in self.static_argnums else self.function.without(a) for i, a in enumerate(args))
+            kwargs = {k: v if k in self.static_argnames else self.function.without(v) for k, v in kwargs.items()}
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def on(self, dynamic: Arguments) -> Call:
         """The same call with other arguments in the place of those that are traced."""

@@ -95,10 +95,8 @@ class ModuleWriter(ConstantWriter):
         self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up
         self.rows: dict[Equation, Any] = {}  # the same: the trees that they stack
         self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
-        self.unfit: dict[
-            Function, Layout
-        ] = {}  # of those of which a call has no such tree: in which all of their calls agree
-        self.agreed: Mapping[Function, Layout] = {}  # which of these are to be so from the start
+        self.unfit: dict[Function, Layout] = {}  # where a call has no such tree: in what all calls agree
+        self.agreed: Mapping[Function, Layout] = {}  # which are to be so from the start
         self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
@@ -110,9 +108,7 @@ class ModuleWriter(ConstantWriter):
         self.passed_as: dict[str, Mapping[str, SaidNumber]] = {}  # and `passed_as`
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
-        self.residuals: Mapping[
-            Value, Value
-        ] = {}  # what a loop takes of what an earlier one stacked -> the value there
+        self.residuals: Mapping[Value, Value] = {}  # what a loop takes of what was stacked -> the value there
         self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
         self.guarded: Any = None  # what the entry depends on (`guard.Guarded`); None without a guard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._identifiers import identifier
+from untrace.capture.fixed_parts import Around
 from untrace.capture.function import Captured
 from untrace.ir.nodes import Atom, Function, Program, Value
 from untrace.ir.types import PyTree
@@ -19,25 +20,28 @@ from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
 from untrace.module.def_use import bound_names
 from untrace.module.docstrings import WORDS, author_dims
 from untrace.module.grouping.bound_leaves import bind_leaves
-from untrace.module.interface.checks import Refuse, RefuseOthers
+from untrace.module.interface.checks import RefuseOthers
 from untrace.module.interface.guard import guard_of
 from untrace.module.interface.put_together import Rebuilt, rebuild
 from untrace.module.interface.python_numbers import needs_array
 from untrace.module.interface.signature import Argument, Setting, Signature, signature_parameters, unpack_arguments
 from untrace.module.known_trees import KnownTrees
 from untrace.module.writer import FunctionWriter, ModuleWriter
+from untrace.python.pytrees import string
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked, returned
-from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Tuple
+from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tree_type
 from untrace.python.walk import nodes_of, rebuilt
 
 
 @dataclass(frozen=True, slots=True)
 class PytreeEntry:
-    """An entry with the signature of a Python function; `result` is its output with ShapeDtypeStruct leaves."""
+    """An entry with the signature of a Python function; `result` is its output with ShapeDtypeStruct leaves. `around`: what
+    takes other things than arrays out of its arguments."""
 
     signature: Signature
     result: Any
+    around: Around | None = None
 
     def examples(self) -> list[PyTree]:
         """The arguments, whose leaves are the inputs of the program."""
@@ -59,7 +63,7 @@ def entry_of(
 ) -> PytreeEntry:
     """How `function(*args, **kwargs)` is written as an entry."""
     signature = signature_parameters(function, args, kwargs, static_argnums, static_argnames)
-    return PytreeEntry(signature, captured.out_example)
+    return PytreeEntry(signature, captured.out_example, captured.around)
 
 
 def write_entry(module: ModuleWriter, program: Program) -> tuple[str, list[Statement]]:
@@ -135,18 +139,19 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
         inner = module.scope.fresh(f"_{name}")
         forwarder = signature.forwarder(name, inner)
 
-    own = _of_parameters(module, w.statements, signature)
+    words = _of_parameters(module, w.statements, signature)
 
     def in_words(node: Any) -> Any:
         if type(node) is Name:
-            return own.get(node.id, node)
+            return words.get(node.id, node)
         named = module.number_of(node.name, node.value) if type(node) is Setting else None
-        return rebuilt(node, in_words) if named is None or named.id in own else named
+        return rebuilt(node, in_words) if named is None or named.id in words else named
 
     w.statements[:] = [in_words(statement) for statement in w.statements]
     parameters = [replace(p, default=p.default and in_words(p.default)) for p in signature.parameters]
-    definition = Def(inner, parameters, w.statements, module.entry_decorators)
-    whole = _only_called(module, definition) if module.idiomatic and forwarder is None else None
+    definition = Def(inner, parameters, w.statements, [*module.entry_decorators, *_beside(module, entry)])
+    is_plain = module.idiomatic and forwarder is None and entry.around is None
+    whole = _only_called(module, definition) if is_plain else None
     if whole is not None:
         definition = whole
     if whole is None or not whole.docstring:
@@ -156,6 +161,16 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
             outer.annotation = own.annotation
         forwarder.returns = definition.returns
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _beside(module: ModuleWriter, entry: PytreeEntry) -> Iterator[Expr]:
+    """The decorator of an entry whose arguments hold more than arrays."""
+    if entry.around is not None:
+        module.helper("_beside")
+        around = entry.around
+        back = Text(ascii(around.back))  # keys are strings and numbers
+        options = [("back", back)] * bool(around.back) + [("numbers", Text("True"))] * around.numbers
+        yield Call("_beside", [string(word) for word in around.words], options)
 
 
 def _of_parameters(

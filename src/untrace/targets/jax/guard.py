@@ -61,7 +61,7 @@ def _checked(types, *values, least={}, most={}, multiples={}, sums={}, weak=Fals
 
 
 _KNOWN: set[Any] = set()
-_X64: bool = jax.config.jax_enable_x64  
+_X64: bool = jax.config.jax_enable_x64
 
 
 @helper("jax", last="_type_of")

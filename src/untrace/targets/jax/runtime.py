@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -146,3 +147,51 @@ def _call(primitive, function, *args):
 helper("jax", "jnp", "lax")(batched._unvmap)
 helper("jax", "jnp", "lax")(batched._select_if_batched)
 helper("jax", "jnp")(batched._true_unless_batched)
+
+
+@helper("functools", "jax")
+def _beside(*fixed, back=(), numbers=False):
+    """Makes a function of arrays one whose arguments hold other things too: `fixed`, in their order, and nothing else.
+    `back`: which parts of the result get those of which argument."""
+    import hashlib
+    import re
+
+    def is_array(leaf):
+        return hasattr(leaf, "dtype") or not numbers and isinstance(leaf, (bool, int, float, complex))
+
+    def word(leaf):
+        name, code = getattr(leaf, "__qualname__", None), getattr(leaf, "__code__", None)
+        told = repr(leaf) if name is None else f"{leaf.__module__}.{name}"
+        if code is not None and "<" in told:
+            inside = code.co_code, code.co_names, code.co_consts, [c.cell_contents for c in leaf.__closure__ or ()]
+            told += "#" + hashlib.sha256(re.sub(" at 0x[0-9a-f]+", "", repr(inside)).encode()).hexdigest()[:8]
+        return re.sub(" at 0x[0-9a-f]+", "", told)
+
+    def filled(tree, whole):
+        return jax.tree.map(lambda new, old: old if new is None else new, tree, whole, is_leaf=lambda x: x is None)
+
+    def put_back(part, way, whole):
+        if not way:
+            return filled(part, whole)
+        if isinstance(part, dict):
+            return {**part, way[0]: put_back(part[way[0]], way[1:], whole)}
+        parts = [put_back(each, way[1:], whole) if n == way[0] else each for n, each in enumerate(part)]
+        return getattr(type(part), "_make", type(part))(parts)
+
+    def decorate(function):
+        @functools.wraps(function)
+        def whole(*args, **kwargs):
+            given = [*args, *kwargs.values()]
+            trees = [g for g in given if jax.tree.structure(g) != jax.tree.structure(0)]
+            found = [word(leaf) for leaf in jax.tree.leaves(trees) if not is_array(leaf)]
+            if found and found != list(fixed):
+                raise TypeError(f"this was written for {fixed} in its arguments, not for {found}")
+            taken = [jax.tree.map(lambda x: x if is_array(x) else None, g) if g is not None else g for g in given]
+            result = function(*taken[: len(args)], **dict(zip(kwargs, taken[len(args) :], strict=True)))
+            for way, number in dict(back if found else ()).items():
+                result = put_back(result, way, given[number])
+            return result
+
+        return whole
+
+    return decorate
