@@ -198,7 +198,7 @@ class ConstantWriter:
             given = numbers[name]
             made = None if given.made is None else self.said(given.made, given.of)
             return self.number_named(name, given.value, made)
-        module = mathematics if name == "math" else name
+        module = mathematics if name == "math" else name.removeprefix("python.")
         self.modules.add(module)
         return Text(module)
 

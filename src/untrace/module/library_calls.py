@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Library, Slot
+from untrace.ir.nodes import Equation, Library, Literal, Slot
 from untrace.ir.said import SaidNumber
-from untrace.lift.naming.numbers import said_number, said_numbers
+from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
 from untrace.module.sizes import joined
@@ -120,6 +120,8 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
         said = author_number(w.module, w.equation, value) if size is None else _with_names(w.module, w.equation, size)
         return number(w, value) if said is None else said
+    if kind is int and _is_rest(w, place):
+        return Text("-1", UNARY)
     if (
         kind is int
         and (said := author_number(w.module, w.equation, value, _times(w.equation, value), place)) is not None
@@ -133,6 +135,27 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     found = w.source(value)
     return _with_names(w.module, w.equation, found, _times(w.equation, int(value))) if kind is int else found
+
+
+def _is_rest(w: Any, place: tuple[int, int]) -> bool:
+    """Whether a size is what is left, as the author says it."""
+    name = getattr(w.equation.callee, "name", "")
+    return (
+        name.endswith(".reshape")
+        and w.equation.origin is not None
+        and says_rest(w.module.provenance.site(w.equation.origin), place)
+    )
+
+
+def with_author_numbers(w: Any, operands: Sequence[Expr]) -> Sequence[Expr]:
+    """The operands of a loop, those that are numbers by their author's words."""
+    found = list(operands)
+    for n, atom in enumerate(w.equation.inputs):
+        value = atom.value if type(atom) is Literal and getattr(atom.aval, "weak_type", False) else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            plain = int(value) if isinstance(value, int) else float(value)
+            found[n] = author_number(w.module, w.equation, plain) or found[n]
+    return found
 
 
 def _with_names(module: ConstantWriter, equation: Equation, expr: Expr, times: int = 1) -> Expr:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
-from untrace.ir.nodes import Constant, Equation, Program, Value, functions_called, walk_functions
+from untrace.ir.nodes import Atom, Constant, Equation, Program, Scan, Value, functions_called, walk_functions
 from untrace.ir.said import SaidArray, SaidComputed
 from untrace.lift.naming import words
 from untrace.lift.naming.computed import ModuleArrays, is_array, said_inside
@@ -42,9 +42,9 @@ def name_constants(program: Program, provenance: Provenance) -> Program:
     modules = ModuleArrays(frames)
     for constant in constants:
         used = uses.get(constant, ())
-        constant.said = next(_made_of(constant, used, provenance), None) or _computed(
-            constant, used, modules, provenance
-        )
+        users = [inner for equation in used for inner in _users(equation, constant)]
+        made = next(_made_of(constant, users, provenance), None)
+        constant.said = made or _computed(constant, users, modules, provenance)
         if type(constant.said) is SaidComputed and constant.said.name:
             constant.hint = constant.said.name
         if constant.hint is not None:
@@ -55,6 +55,17 @@ def name_constants(program: Program, provenance: Provenance) -> Program:
             said = next(_used_as(constant, used, provenance), said)
         constant.hint = said
     return program
+
+
+def _users(equation: Equation, atom: Atom) -> Iterator[Equation]:
+    """An equation that takes a value, and those inside of a loop that takes it for all of its turns."""
+    yield equation
+    loop = equation.callee
+    if type(loop) is Scan:
+        for place in [place for place, other in enumerate(equation.inputs[: loop.consts]) if other is atom]:
+            param = loop.body.params[place]
+            for inner in [e for e in loop.body.equations if param in e.inputs]:
+                yield from _users(inner, param)
 
 
 def _made_of(constant: Constant, uses: Sequence[Equation], provenance: Provenance) -> Iterator[SaidArray]:
@@ -84,8 +95,9 @@ def _author_operands(uses: Sequence[Equation], provenance: Provenance) -> Iterat
     for equation in uses:
         site = provenance.site(equation.origin) if equation.origin is not None else None
         if site is not None and site.frames and not site.frames[-1].library:
-            for part in operands(site.frames[-1].node):
-                yield part, site.frames
+            for operand in operands(site.frames[-1].node):
+                for part in (operand, *(operand.elts if isinstance(operand, ast.List | ast.Tuple) else ())):
+                    yield part, site.frames
 
 
 def content(value: Any, aval: Any) -> tuple[bool, str]:

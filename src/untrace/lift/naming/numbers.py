@@ -13,7 +13,6 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
 
 import numpy as np
 
@@ -33,6 +32,10 @@ _MOST_LISTED = 64  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
+# Of one number, which give the same in `math` and in NumPy.
+_FUNCTIONS: Mapping[str, Callable[[float], float]] = {
+    name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos")
+}
 
 
 def said_number(
@@ -58,11 +61,65 @@ def said_number(
         written = _that_is(value, dtype, part, scope, names, sorted(n for n in lengths if type(n) is int and n > 1))
         if written is not None:
             equal.setdefault(ast.dump(part), []).append((written, names))
+    if not equal:
+        made = [said for part in parts if (said := _multiple(value, dtype, part, scope)) is not None]
+        return made[0] if len(made) == 1 else None
     if len(equal) > 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers it tells nobody which one this is
         part = _at_place(node, *place)
         equal, times = {"": equal[ast.dump(part)]} if part is not None and ast.dump(part) in equal else {}, 1
     only = next(iter(equal.values()), ())
     return only[0] if only and _has_names(only[0][0]) and len(only) >= times else None
+
+
+def _multiple(value: float, dtype: np.dtype, part: ast.expr, scope: Scope) -> SaidNumber | None:
+    """A number of the module times one that Python computed of sizes, in digits: `RATE * 1.4142135`."""
+    match part:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            for known, other in ((left, right), (right, left)):
+                names: dict[str, Given] = {}
+                try:
+                    number, written = NumberReader(names).value(known, scope)
+                    factor = value / number
+                except NOTHING:
+                    continue
+                if not names or not _is_of_sizes(other, scope):
+                    continue
+                for digits in range(1, 18):
+                    short = float(f"{factor:.{digits}g}")
+                    if np.asarray(number * short, dtype) == np.asarray(value, dtype):
+                        return (written if short == 1.0 else ast.BinOp(written, ast.Mult(), ast.Constant(short))), names
+    return None
+
+
+def _is_of_sizes(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is made of sizes of arrays and of numbers, by Python."""
+    match node:
+        case ast.Constant(value=int() | float()) | ast.Attribute(attr="size" | "ndim"):
+            return True
+        case ast.Subscript(value=ast.Attribute(attr="shape")) | ast.Call(func=ast.Name(id="len")):
+            return True
+        case ast.Name(id=name) if not scope.has_global(name):
+            try:
+                meaning, where = scope.meaning(name)
+            except NoNumber:
+                return False
+            return meaning is not node and _is_of_sizes(meaning, where)
+        case ast.UnaryOp(operand=operand):
+            return _is_of_sizes(operand, scope)
+        case ast.BinOp(left=left, right=right):
+            return _is_of_sizes(left, scope) and _is_of_sizes(right, scope)
+        case ast.Call(func=ast.Name(id="max" | "min" | "abs" | "float" | "int"), args=args):
+            return all(_is_of_sizes(arg, scope) for arg in args)
+        case ast.Call(func=ast.Attribute(attr="sqrt" | "log" | "exp"), args=[arg]):
+            return _is_of_sizes(arg, scope)
+    return False
+
+
+def says_rest(site: Site, place: tuple[int, int]) -> bool:
+    """Whether the author has -1, for what is left, at this place of a shape."""
+    node = site.frames[-1].node if site.frames else None
+    part = None if node is None else _at_place(node, *place)
+    return isinstance(part, ast.UnaryOp) and ast.unparse(part) == "-1"
 
 
 def _at_place(node: ast.AST, place: int, count: int) -> ast.expr | None:
@@ -226,9 +283,13 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
         case ast.Call(func=ast.Attribute(value=ast.Subscript(slice=index), attr=name)) if called == f"at.{name}":
             return *node.args, *_of_index(index)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _names_of(called):
-            given = *node.args, *[k.value for k in node.keywords]
-            return [part for arg in given for part in (arg.elts if isinstance(arg, ast.Tuple) else (arg,))]
+            return [part for arg in (*node.args, *[k.value for k in node.keywords]) for part in _parts(arg)]
     return ()
+
+
+def _parts(node: ast.expr) -> Sequence[ast.expr]:
+    """The elements of tuples and lists in each other; a node that is none by itself."""
+    return [p for e in node.elts for p in _parts(e)] if isinstance(node, ast.Tuple | ast.List) else (node,)
 
 
 def _of_index(index: ast.expr) -> Sequence[ast.expr]:
@@ -239,7 +300,8 @@ def _of_index(index: ast.expr) -> Sequence[ast.expr]:
 
 def _names_of(called: str) -> tuple[str, ...]:
     """What the author may call the function that an equation calls: a loop that counts is a scan."""
-    return ("scan", "fori_loop") if called == "scan" else (called.rpartition(".")[2],)
+    alike = {"scan": ("scan", "fori_loop"), "while": ("while_loop", "fori_loop"), "jnp.full": ("full", "full_like")}
+    return alike.get(called, (called.rpartition(".")[2],))
 
 
 def _that_is(
@@ -322,9 +384,10 @@ class NumberReader:
                     return self._passed(name, scope)
                 return self.value(*meaning)
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
-                module = scope.values.get(name)
-                if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
+                if attribute in _OF_MODULES and scope.is_module(name, _MODULES):
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
+                return self._of_settings(node, scope)
+            case ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())):
                 return self._of_settings(node, scope)
             case (
                 ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Subscript())
@@ -345,20 +408,36 @@ class NumberReader:
                 return self._guessed()
             case ast.Call(func=ast.Name(id="len")):
                 return self._guessed()
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=called), args=[part], keywords=[]) if (
+                called in _FUNCTIONS and scope.is_module(module, ("math", "numpy"))
+            ):
+                found, written = self.value(part, scope)
+                function = ast.Attribute(ast.Name("python.math"), called)
+                return _FUNCTIONS[called](found), ast.Call(function, [written], [])
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr="full" | "full_like"), args=[_, part]) if (
+                scope.is_module(module, _MODULES)
+            ):
+                return self.value(part, scope)
         raise NoNumber
 
     def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Number, ast.expr]:
         """`CONFIG.rate` and `CONFIG["rate"]`, of an object that only holds values, as `CONFIG_RATE`."""
         found, name = scope.held(node)
-        return self._named(name, found, scope)
+        made = scope.made(node)
+        is_number = isinstance(found, int | float) and made is not None
+        return self._named(name, found, scope, _given_as(made[0], found, made[1]) if is_number else None)
 
-    def _named(self, name: str, found: object, scope: Scope) -> tuple[Number, ast.expr]:
+    def _named(self, name: str, found: object, scope: Scope, given: Given | None = None) -> tuple[Number, ast.expr]:
         """A number that has no name of the module, by one that is made for it."""
-        is_number = isinstance(found, int | float) and type(found) in (int, float)
-        if not is_number or not name.isidentifier() or name.upper() in scope.values:
+        name = name.upper()
+        if not isinstance(found, int | float) or type(found) not in (int, float) or not name.isidentifier():
             raise NoNumber
-        self.names[name.upper()] = Given(found, None, {})
-        return found, ast.Name(name.upper())
+        if name in scope.values:  # which may be what it was made of: `update = with_rate(RATE)`
+            if type(scope.values[name]) is not type(found) or scope.values[name] != found:
+                raise NoNumber
+            given = _given(name, found, scope)
+        self.names[name] = given or Given(found, None, {})
+        return found, ast.Name(name)
 
     def rows(self, node: ast.expr, scope: Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
@@ -412,8 +491,13 @@ class NumberReader:
 
 def _given(name: str, value: Number, scope: Scope) -> Given:
     made = assigned("".join(linecache.getlines(scope.file))).get(name)
+    return Given(value, None, {}) if made is None else _given_as(made, value, scope)
+
+
+def _given_as(made: ast.expr, value: Number, scope: Scope) -> Given:
+    """A number of the module by the expression that it is given there, where that has names, and its value."""
     of: dict[str, Given] = {}
-    if made is not None and made.lineno < scope.before and _has_names(made):
+    if made.lineno < scope.before and _has_names(made):
         try:
             found, _ = NumberReader(of).value(made, Scope(scope.values, scope.file, (), made.lineno))
         except NOTHING:

@@ -9,8 +9,9 @@ import ast
 import functools
 import linecache
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 from untrace.ir.said import Number
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
@@ -46,6 +47,11 @@ class Scope:
         code = self.frames[-1].code  # attributes are among its names
         return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
+    def is_module(self, name: str, names: Sequence[str]) -> bool:
+        """Whether a name is one of these modules."""
+        module = self.values.get(name) if self.has_global(name) else None
+        return isinstance(module, ModuleType) and module.__name__ in names
+
     def setting(self, name: str) -> Number | None:
         """The number that a variable has and had before the trace: one that is closed over, or the outermost function's."""
         is_closed_over = bool(self.frames) and name in self.frames[-1].code.co_freevars
@@ -80,6 +86,10 @@ class Scope:
             case ast.Subscript(value=owner, slice=ast.Constant(value=str() as key)):
                 outer, name = self.held(owner)
                 return _held(outer, key, False), f"{name}_{key}"
+            case ast.Subscript(value=owner, slice=ast.Constant(value=int() as place)):
+                outer, name = self.held(owner)
+                within = isinstance(outer, tuple | list) and 0 <= place < len(outer)
+                return tuple.__getitem__(tuple(outer), place) if within else None, f"{name}_{place}"
             case ast.Name(id=name) if self.has_global(name):
                 found = self.values.get(name)
                 return found, (self.frames[-1].settings.name(found) if self.frames else None) or name
@@ -94,6 +104,28 @@ class Scope:
                 meaning, scope = self.meaning(name)
                 return scope.held(meaning)
         raise NoNumber
+
+    def made(self, node: ast.expr) -> tuple[ast.expr, Scope] | None:
+        """The expression by which the module gives a part of a dict, a tuple or a config its value."""
+        match node:
+            case (
+                ast.Attribute(value=ast.Name(id=name), attr=key)
+                | ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key))
+            ) if self.has_global(name):
+                pass
+            case _:
+                return None
+        file = Scope(self.values, self.file)
+        match assigned("".join(linecache.getlines(self.file))).get(name):
+            case ast.Dict(keys=keys, values=values):
+                parts = [v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant) and k.value == key]
+            case ast.Call(keywords=keywords):
+                parts = [k.value for k in keywords if k.arg == key]
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                parts = elements[key : key + 1] if type(key) is int and key >= 0 else []
+            case _:
+                return None
+        return (parts[0], file) if len(parts) == 1 else None
 
     def meaning(self, name: str) -> tuple[ast.expr, Scope]:
         """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
@@ -114,7 +146,7 @@ class Scope:
         ]
         parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
         if name not in parameters:
-            made = [n.value for n in ast.walk(definition) if isinstance(n, ast.Assign) and n.targets == stored]
+            made = [part for n in ast.walk(definition) if isinstance(n, ast.Assign) for part in _assigned_to(n, stored)]
             if len(stored) != 1 or len(made) != 1:
                 raise NoNumber
             return made[0], self
@@ -126,6 +158,8 @@ class Scope:
             if default is None:
                 raise NoNumber
             return default, file
+        if (of_partial := self._of_partial(name)) is not None:
+            return of_partial
         given = self.passed(name)
         calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
         every = [_given_for(name, frame, each) for each in calls]
@@ -139,6 +173,19 @@ class Scope:
             raise NoNumber
         return given, scope
 
+    def _of_partial(self, name: str) -> tuple[ast.expr, Scope] | None:
+        """The same of a parameter that the module fixes: `update = functools.partial(step, rate=RATE)`."""
+        call = self.frames[-2].node
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return None
+        outer = Scope.of(self.frames[:-1])
+        partial = outer.values.get(call.func.id) if outer.has_global(call.func.id) else None
+        if not isinstance(partial, functools.partial) or name not in partial.keywords or call.keywords:
+            return None
+        made = assigned("".join(linecache.getlines(outer.file))).get(call.func.id)
+        given = [k.value for k in made.keywords if k.arg == name] if isinstance(made, ast.Call) else []
+        return (given[0], Scope(outer.values, outer.file)) if given else None
+
     def passed(self, name: str) -> ast.expr:
         """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
         around it. Raises NoNumber where that is not to be seen."""
@@ -150,6 +197,19 @@ class Scope:
         if given is None:
             raise NoNumber
         return given
+
+
+def _assigned_to(statement: ast.Assign, stored: Sequence[ast.expr]) -> Iterator[ast.expr]:
+    """What a statement gives a variable: `C[1]` of `a, b = C`."""
+    match statement.targets:
+        case [ast.Tuple(elts=parts)] if len(stored) == 1 and stored[0] in parts:
+            place = parts.index(stored[0])
+            if isinstance(statement.value, ast.Tuple | ast.List):
+                yield from statement.value.elts[place : place + 1]
+            elif isinstance(statement.value, ast.Name):
+                yield ast.Subscript(statement.value, ast.Constant(place))
+        case targets if targets == list(stored):
+            yield statement.value
 
 
 def _given_for(name: str, callee: Frame, call: ast.Call) -> ast.expr | None:

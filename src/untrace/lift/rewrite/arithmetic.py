@@ -78,14 +78,15 @@ def _is_made_weak(body: Body, atom: Any) -> bool:
 
 @rewrite("integer_pow")
 def power_of_one(body: Body, eqn: Any) -> Any:
-    return eqn.invars[0] if eqn.params["y"] == 1 and not is_of_a_turn(body, eqn) else None
+    return eqn.invars[0] if eqn.params["y"] == 1 and not _is_said(body, eqn, 1) else None
 
 
 @rewrite("sub")
 def subtract_zero(body: Body, eqn: Any) -> Any:
     """x - 0.0 is x, also for -0.0; x + 0.0 is not."""
     x, y = eqn.invars
-    return x if is_value(body.scalar(y), 0.0) and not _is_made_weak(body, x) else None
+    is_zero = is_value(body.scalar(y), 0.0) and not _is_made_weak(body, x)
+    return x if is_zero and not _is_said(body, eqn, 0) else None
 
 
 @rewrite("add")
@@ -96,7 +97,7 @@ def add_zero_of_integers(body: Body, eqn: Any) -> Any:
         return None
     for x, y in (eqn.invars, eqn.invars[::-1]):
         if type(x) is not Literal and same_aval(x.aval, aval) and is_value(body.scalar(y), 0):
-            return x
+            return None if _is_said(body, eqn, 0) else x
     return None
 
 

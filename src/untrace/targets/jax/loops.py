@@ -18,7 +18,7 @@ from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used
 from untrace.lift.naming.words import singular
 from untrace.module.grouping import stacked
 from untrace.module.grouping.accumulators import Carry
-from untrace.module.library_calls import argument
+from untrace.module.library_calls import argument, with_author_numbers
 from untrace.module.nested import Body, argument_words, group, hint_of, plain_equation, plural, root_name, scan_options
 from untrace.module.rules import Groups
 from untrace.python.tree import Call, Expr, Name, Tuple
@@ -31,6 +31,7 @@ _NUMBERED = re.compile(r"\w*_\d+")
 
 def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:
     loop = callee_of(w.equation, Scan)
+    operands = with_author_numbers(w, operands)
     consts, carries = loop.consts, loop.carries
     inputs = w.equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
@@ -108,6 +109,7 @@ def while_(
     body_nconsts: int,
     params: dict[str, Any],
 ) -> Groups | None:
+    operands = with_author_numbers(w, operands)
     found = loop_trees.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
     if found is not None:
         return found
@@ -188,7 +190,7 @@ def _static_fori(
     if step is None or type(lower) is not Literal or not counter.aval.weak_type:
         return None
     start = int(lower.value)
-    bounds = [w.source(start), argument(w, start + length, ())]
+    bounds = [argument(w, start, ()), argument(w, start + length, ())]
     kwargs = {"unroll": unroll} if unroll != 1 else {}
     return _fori(w, operands, jaxpr, step, bounds, consts, consts, 1, kwargs)
 

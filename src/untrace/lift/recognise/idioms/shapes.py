@@ -10,6 +10,7 @@ import numpy as np
 
 from untrace.ir.callees import output_of
 from untrace.ir.nodes import Equation, Literal
+from untrace.lift.naming.numbers import said_number
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
 from untrace.lift.recognise.idioms.indexing import written_index
 
@@ -104,7 +105,9 @@ def _broadcast(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if type(x) is Literal:
         dtype = x.aval.dtype
         if not np.ndim(x.value):
-            yield from _filled(x, shape, dtype, output_of(equation).aval)
+            aval = output_of(equation).aval
+            said = said_number(m.site(equation), "jnp.full", [aval], np.asarray(x.value).item())
+            yield from _filled(x, shape, dtype, aval, said is not None)
         return
     inside = _shape(x)
     if not inside:
@@ -138,15 +141,16 @@ def _new_axes(dims: tuple[int, ...], rank: int) -> tuple[Any, ...]:
     return tuple(index)
 
 
-def _filled(x: Literal, shape: tuple[int, ...], dtype: Any, aval: Any) -> Iterator[Guess]:
+def _filled(x: Literal, shape: tuple[int, ...], dtype: Any, aval: Any, is_named: bool) -> Iterator[Guess]:
+    """is_named: whether the author has a name for the number."""
     value = np.asarray(x.value).astype(dtype) if isinstance(dtype, np.dtype) else None
     if value is None:
         return
     named = {} if dtype == jax.dtypes.canonicalize_dtype(float) else {"dtype": dtype}
-    if value.tobytes() == np.zeros((), dtype).tobytes():
+    if value.tobytes() == np.zeros((), dtype).tobytes() and not is_named:
         yield Guess("jnp.zeros", (shape,), named)
         yield Guess("jnp.zeros", (shape,), {"dtype": dtype})
-    if value.tobytes() == np.ones((), dtype).tobytes():
+    if value.tobytes() == np.ones((), dtype).tobytes() and not is_named:
         yield Guess("jnp.ones", (shape,), named)
         yield Guess("jnp.ones", (shape,), {"dtype": dtype})
     if aval.weak_type:  # without its type a number has a weak one
