@@ -8,6 +8,7 @@ Nothing of the author's is run for it: names are looked up in the module, and Py
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import linecache
 import math
@@ -17,20 +18,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 
-from untrace.ir.said import Given, Number, Rows, SaidArray, SaidLoop, SaidNumber
+from untrace.ir.said import Given, Number, Numbers, Rows, SaidArray, SaidNumber
 from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame, Site
+
+Turn: TypeAlias = tuple[int, Mapping[str, Numbers]]
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST_POWER = 64
-_MOST_TURNS = 64  # of a loop whose number is looked for
 _MOST_LISTED = 64  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
@@ -109,56 +112,6 @@ def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNum
             words.setdefault(repr(value), {})[ast.dump(written)] = (written, names) if names else None
             return Counter([repr(value)])
     return Counter()
-
-
-def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
-    """The loop of the author's over a range of so many numbers, inside which all that has these frames was traced; where there
-    are several, or it is not seen of how many, its length has digits. None where there is none."""
-    common: dict[ast.For, tuple[Frame, ...]] | None = None
-    for frames in places:
-        known = [(k, f) for k, f in enumerate(frames, 1) if f.line is not None]
-        loops = {n: tuple(frames[:k]) for k, f in known for n in syntax.loops_around(f.code, f.line)}
-        common = loops if common is None else {n: f for n, f in common.items() if n in loops}
-    digits = ((ast.Constant(count), {}),)
-    found: dict[str, SaidLoop] = {}
-    for loop, around in reversed((common or {}).items()):
-        variable = loop.target.id if isinstance(loop.target, ast.Name) else ""
-        match loop:
-            case ast.For(ast.Tuple([ast.Name(id=number), _]), ast.Call(ast.Name(id="enumerate"), [_], [])):
-                found[ast.dump(loop.iter)] = SaidLoop(number, 0, ())
-                continue
-        iterable, is_reversed = loop.iter, False
-        match iterable:
-            case ast.Call(ast.Name(id="reversed"), [inside], []):
-                iterable, is_reversed = inside, True
-        if not isinstance(iterable, ast.Call) or last_name(iterable.func) != "range":
-            break
-        try:
-            turns, bounds = _range_of(iterable, Scope.of(around))
-        except NOTHING:
-            found.setdefault("", SaidLoop(variable, 0, digits))
-            break
-        if len(turns) == count:
-            turns = turns[::-1] if is_reversed else turns
-            found[ast.dump(loop.iter)] = SaidLoop(variable, turns.start, bounds, turns.step, is_reversed)
-    return next(iter(found.values())) if len(found) == 1 else SaidLoop("", 0, digits) if found else None
-
-
-def _range_of(iterable: ast.expr, scope: Scope) -> tuple[range, tuple[SaidNumber, ...]]:
-    """What `range(stop)` is, and its arguments by the author's words. Raises NoNumber for what is no such call."""
-    match iterable:
-        case ast.Call(func=ast.Name(id="range"), args=[_, *_] as args, keywords=[]):
-            found: list[tuple[int, SaidNumber]] = []
-            for arg in args:
-                names: dict[str, Given] = {}
-                value, written = NumberReader(names).value(arg, scope)
-                if type(value) is not int:
-                    raise NoNumber
-                found.append((value, (written if names else ast.Constant(value), names)))
-            if len(found) == 3 and not found[2][0]:
-                raise NoNumber
-            return range(*[value for value, _ in found]), tuple([said for _, said in found])
-    raise NoNumber
 
 
 def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
@@ -254,20 +207,17 @@ def _that_is(
     """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
-    tries: list[tuple[int | None, int | None]] = [(None, None), *[(length, None) for length in lengths]]
-    for length, turn in tries:
+    for length in (None, *lengths):
         of: dict[str, Given] = {}
-        reader = NumberReader(of, length, turn)
+        reader = NumberReader(of, length)
         try:
             number, written = reader.value(part, scope)
         except NOTHING:
-            if reader.turns is not None and turn is None:
-                tries[1:] = [(None, k) for k in reader.turns]
             continue
         with np.errstate(over="ignore"):
             if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None):
                 found.append((written, of))
-        if not reader.guessed and turn is None:
+        if not reader.guessed:
             break
     if len(found) != 1 or sum(isinstance(n, ast.Name | ast.Constant) for n in ast.walk(found[0][0])) > _LARGEST:
         return None
@@ -340,20 +290,11 @@ class Scope:
             raise NoNumber
         return given, scope
 
-    def turns(self, name: str) -> Sequence[int] | None:
-        """The numbers that a name goes through in a loop around what runs; None for what is no variable of a loop over a range."""
+    def is_of_a_turn(self, name: str) -> bool:
+        """Whether a loop around what runs gives a name its values."""
         frame = self.frames[-1] if self.frames else None
-        for loop in reversed(syntax.loops_around(frame.code, frame.line)) if frame is not None and frame.line else ():
-            if isinstance(loop.target, ast.Name) and loop.target.id == name:
-                iterable = loop.iter
-                match iterable:
-                    case ast.Call(ast.Name(id="reversed"), [inside], []):
-                        iterable = inside
-                try:
-                    return _range_of(iterable, self)[0][:_MOST_TURNS]
-                except NOTHING:
-                    return None
-        return None
+        loops = syntax.loops_around(frame.code, frame.line) if frame is not None and frame.line else ()
+        return any(isinstance(n, ast.Name) and n.id == name for loop in loops for n in ast.walk(loop.target))
 
     def passed(self, name: str) -> ast.expr:
         """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
@@ -397,12 +338,12 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
 
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
-    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: what the variable of a loop is taken
-    for; `turns`: what it goes through, where there is one."""
+    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: what the variables of a loop are in one
+    of its turns, in the function of so many frames; `read`: those of them that were read."""
 
-    def __init__(self, names: dict[str, Given], guess: int | None = None, turn: int | None = None):
+    def __init__(self, names: dict[str, Given], guess: int | None = None, turn: Turn | None = None):
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
-        self.turns: Sequence[int] | None = None
+        self.read: set[str] = set()
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         """The value of an expression of numbers, none of them larger than a float. Raises NoNumber and ArithmeticError."""
@@ -421,9 +362,8 @@ class NumberReader:
                     self.names[name] = _given(name, found, scope)
                     return found, node
             case ast.Name(id=name):
-                turns = scope.turns(name)
-                if turns is not None:
-                    return self._of_turn(turns)
+                if scope.is_of_a_turn(name):
+                    return self._number(self._of_turn(name, scope)), node
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
@@ -434,6 +374,8 @@ class NumberReader:
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
                 return self._of_settings(node, scope)
+            case ast.Subscript(value=ast.Name() as listed) if (found := self._element(listed, node.slice, scope)) is not None:
+                return found
             case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
                 if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
                     return self._of_settings(node, scope)
@@ -448,7 +390,11 @@ class NumberReader:
                 return ARITHMETIC[type(op)](left, right), ast.BinOp(one, op, other)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
-            case ast.Call(func=ast.Name(id="len")):
+            case ast.Call(func=ast.Name(id="len"), args=args):
+                if len(args) == 1 and isinstance(args[0], ast.Name):
+                    with contextlib.suppress(NoNumber):
+                        values, listed = self.elements(args[0], scope)
+                        return len(values), ast.Call(node.func, [listed], [])
                 return self._guessed()
         raise NoNumber
 
@@ -504,12 +450,62 @@ class NumberReader:
             return self._guessed()
         return found, ast.Constant(found)
 
-    def _of_turn(self, turns: Sequence[int]) -> tuple[Number, ast.expr]:
-        """The variable of a loop: `DECAY**t` is `DECAY**2` in one of its turns."""
-        self.turns = turns
-        if self.turn is None or self.turn not in turns:
+    def part(self, node: ast.expr, scope: Scope) -> tuple[Numbers, ast.expr]:
+        """The same of a number or of a tuple of such. Raises NoNumber and ArithmeticError."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return self.elements(node, scope)
+        if isinstance(node, ast.Name) and not scope.has_global(node.id) and scope.is_of_a_turn(node.id):
+            return self._of_turn(node.id, scope), node
+        return self.value(node, scope)
+
+    def elements(self, node: ast.expr, scope: Scope) -> tuple[tuple[Numbers, ...], ast.expr]:
+        """The elements of a list of numbers, or of tuples of such. Raises NoNumber and ArithmeticError."""
+        match node:
+            case ast.Tuple() | ast.List() | ast.BinOp():
+                found = [self.part(part, scope) for part in self._elements(node, scope)]
+                written = [said for _, said in found]
+                return tuple([value for value, _ in found]), ast.Tuple(written) if isinstance(node, ast.Tuple) else ast.List(written)
+            case ast.Name(id=name) if scope.has_global(name):
+                values = _plain(scope.values.get(name))
+                if type(values) is tuple:
+                    self.names[name] = _given(name, values, scope)
+                    return values, node
+            case ast.Name(id=name) if scope.is_of_a_turn(name):
+                values = self._of_turn(name, scope)
+                if type(values) is tuple:
+                    return values, node
+            case ast.Name(id=name):
+                return self.elements(*scope.meaning(name))
+            case ast.Subscript(value=whole, slice=ast.Slice() as part):
+                values, written = self.elements(whole, scope)
+                bounds = [None if b is None else self.value(b, scope) for b in (part.lower, part.upper, part.step)]
+                numbers, said = zip(*[(None, None) if b is None else b for b in bounds], strict=True)
+                return values[slice(*numbers)], ast.Subscript(written, ast.Slice(*said))
+        raise NoNumber
+
+    def _element(self, listed: ast.Name, index: ast.expr, scope: Scope) -> tuple[Number, ast.expr] | None:
+        """One number of a list; None where it is none."""
+        try:
+            values, written = self.elements(listed, scope)
+            at, place = self.value(index, scope)
+        except NoNumber:
+            return None
+        if type(at) is not int or not -len(values) <= at < len(values) or not isinstance(written, ast.Name):
             raise NoNumber
-        return self.turn, ast.Constant(self.turn)
+        return self._number(values[at]), ast.Subscript(written, place)
+
+    def _of_turn(self, name: str, scope: Scope) -> Numbers:
+        """The variable of a loop."""
+        if self.turn is None or len(scope.frames) != self.turn[0] or name not in self.turn[1]:
+            raise NoNumber
+        self.read.add(name)
+        return self.turn[1][name]
+
+    @staticmethod
+    def _number(found: Numbers) -> Number:
+        if type(found) is tuple:
+            raise NoNumber
+        return found
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True
@@ -532,17 +528,28 @@ def _held(settings: object, key: str, is_attribute: bool) -> object:
     return getattr(settings, "__dict__", {}).get(key, of_class)
 
 
-def _given(name: str, value: Number, scope: Scope) -> Given:
+def _given(name: str, value: Numbers, scope: Scope) -> Given:
     made = assigned("".join(linecache.getlines(scope.file))).get(name)
     of: dict[str, Given] = {}
-    if made is not None and made.lineno < scope.before and _has_names(made):
+    is_list = type(value) is tuple
+    if made is not None and made.lineno < scope.before and (is_list or _has_names(made)):
+        reader = NumberReader(of)
         try:
-            found, _ = NumberReader(of).value(made, Scope(scope.values, scope.file, (), made.lineno))
+            before = Scope(scope.values, scope.file, (), made.lineno)
+            found, made = reader.elements(made, before) if is_list else reader.value(made, before)
         except NOTHING:
             found = None
-        if type(found) is type(value) and found == value:
+        if repr(found) == repr(value):
             return Given(value, made, of)
-    return Given(value, None, {})
+    return Given(value, ast.parse(repr(value), mode="eval").body if is_list else None, {})
+
+
+def _plain(value: object) -> Numbers | None:
+    """A number, or a list or tuple of such, or of these; None for anything else."""
+    if type(value) in (list, tuple):
+        found = [_plain(part) for part in value]
+        return None if None in found or len(found) > _MOST_LISTED else tuple(found)
+    return value if type(value) in (int, float) else None
 
 
 @functools.lru_cache(maxsize=16)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
-from untrace.lift.naming.numbers import said_loop
+from untrace.lift.naming.author_loops import AuthorLoop, author_loops
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Turns
@@ -284,21 +284,17 @@ class _Roller:
             return None
         if not turns.is_recurrence():
             return None
-        loop = None
-        if turns.numbers or not turns.elements:  # then it is the author's, and counts
-            own = [s for s in part if temporary.isdisjoint(targets_of(s))]
-            loop = said_loop([f for s in own for f in self._frames(s)], count)
-            if loop is None or not loop.bounds and not turns.elements or turns.step not in (0, loop.step):
-                return None
-            if turns.elements and loop.step != 1:
-                return None
+        is_authors = bool(turns.rows) or not turns.elements
+        loops = self._author_loops(turns, temporary) if is_authors else []
+        if is_authors and not loops:
+            return None
         before = self._notes()
-        written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loop)
+        written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loops)
         notes = self._notes()
         self._note(before)
         if written is None:
             return None
-        self.is_authors |= loop is not None
+        self.is_authors |= is_authors
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
@@ -312,6 +308,11 @@ class _Roller:
         carried = [[turns.at(k, place) for k in range(count)] for place in turns.carries]
         named = all(any(n in self.authors for n in row) for row in carried)
         return saved + (_NAMED_CARRY if named else 0), made, notes
+
+    def _author_loops(self, turns: Turns, temporary: set[str]) -> list[AuthorLoop]:
+        """Those of which these may be the turns."""
+        own = [[s for s in turn if temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
+        return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
 
     def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
         """Where a statement comes from: a call of a function of the module from where its author made one."""

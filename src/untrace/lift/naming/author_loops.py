@@ -1,0 +1,280 @@
+"""Loops of the author's that JAX unrolled: what their variables are in each turn, and which of his expressions has a row of
+numbers, one for each turn: `SHIFTS[i]`, `3 - i`, `1 - B1 ** (i + 1)`.
+
+What such a loop goes through are ranges and lists of numbers, which the text can say again, or elements of what is traced.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from untrace.ir.said import Given, Number, Numbers, SaidNumber
+from untrace.lift.naming.numbers import NOTHING, NoNumber, NumberReader, Scope
+from untrace.provenance import syntax
+from untrace.provenance.sites import Frame
+
+_MOST_TURNS = 64
+Row = Sequence[Numbers]  # one for each turn; the last may be missing
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Numbers that a loop goes through: its variable or variables for them, `over` what it goes by the author's words, with the
+    numbers of the module in these, and what they are. `over`: None for what numbers the turns, `enumerate`.
+
+    `is_open`: whether one end of the range is not to be seen. `is_first`: whether it stands before all that is traced."""
+
+    target: ast.expr
+    over: SaidNumber | None
+    values: Sequence[Numbers]
+    is_range: bool = False
+    is_open: bool = False
+    is_first: bool = True
+
+    @property
+    def step(self) -> int:
+        """From one number to the next; 0 for what does not count."""
+        first, second, *_ = [*self.values, 0, 0]
+        return second - first if self.is_range and type(first) is int and type(second) is int else 0
+
+
+class AuthorLoop:
+    """A loop of the author's, of so many turns. `columns`: the numbers that it goes through; `has_others`: whether it goes through
+    something else as well; `length`: how many turns it has, None where that is not seen.
+
+    around: the frames of the function that it is in. inside: those of what is done in it.
+    """
+
+    def __init__(self, node: ast.For, around: tuple[Frame, ...], inside: Iterable[Sequence[Frame]], count: int):
+        self.node, self.around, self.inside, self.count = node, around, list(dict.fromkeys(map(tuple, inside))), count
+        self.scope = Scope.of(around)
+        self.has_others = False
+        nodes = [n for part in node.body for n in ast.walk(part)]
+        tests = [name for n in nodes if isinstance(n, ast.If | ast.IfExp | ast.While) for name in variables_of(n.test)]
+        bound = {n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store}
+        found = list(self._columns(node.target, node.iter))
+        self.columns = [
+            c for c in found if variables_of(c.target).isdisjoint(bound if c.is_range else bound.union(tests))
+        ]
+        self.length = min([len(c.values) for c in found if c.over is not None and not c.is_open], default=None)
+        self._turns: list[Mapping[str, Numbers]] | None = None
+        self._expressions: list[tuple[ast.expr, Row, SaidNumber]] | None = None
+
+    # ------------------------------------------------------------ what it goes through
+
+    def _columns(self, target: ast.expr, iterable: ast.expr) -> Iterator[Column]:
+        parts = target.elts if isinstance(target, ast.Tuple) else []
+        match iterable:
+            case ast.Call(ast.Name(id="enumerate"), [of, *start], []) if len(parts) == 2:
+                first = self._read(start[0])[0] if start else 0
+                if type(first) is int:
+                    yield Column(parts[0], None, range(first, first + self.count), True)
+                yield from self._columns(parts[1], of)
+            case ast.Call(ast.Name(id="zip"), args) if len(parts) == len(args):
+                for part, of in zip(parts, args, strict=True):
+                    yield from self._columns(part, of)
+            case _:
+                found = None
+                if all(isinstance(n, ast.Name | ast.Tuple | ast.expr_context) for n in ast.walk(target)):
+                    found = self._gone_through(iterable)
+                if found is None:
+                    self.has_others = True
+                else:
+                    yield Column(target, *found, not self.has_others)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it has, or may have, so many turns."""
+        return self.length in (None, self.count) or self.has_others and self.length > self.count
+
+    def _gone_through(self, iterable: ast.expr) -> tuple[SaidNumber, Sequence[Numbers], bool, bool] | None:
+        match iterable:
+            case ast.Call(ast.Name(id="reversed" | "list" | "tuple" as name), [of], []):
+                inside = self._gone_through(of)
+                if inside is None or name != "reversed":
+                    return inside
+                (written, names), values, *kind = inside
+                return (ast.Call(ast.Name(name), [written], []), names), values[::-1], *kind
+            case ast.Call(ast.Name(id="range"), [_, *_] as args, []):
+                return self._range(args)
+        names: dict[str, Given] = {}
+        try:
+            values, written = NumberReader(names).elements(iterable, self.scope)
+        except NOTHING:
+            return None
+        return (written, names), values, False, False
+
+    def _range(self, args: Sequence[ast.expr]) -> tuple[SaidNumber, Sequence[Numbers], bool, bool] | None:
+        """A range; where one end of it is not to be seen, by digits: that for so many turns."""
+        names: dict[str, Given] = {}
+        found = [self._read(arg, names) for arg in args]
+        start, stop, *rest = [value for value, _ in found] if len(args) > 1 else [0, found[0][0]]
+        step = rest[0] if rest else 1
+        if not step or type(step) is not int:
+            return None
+        is_open = type(start) is not int or type(stop) is not int
+        if is_open:
+            if type(start) is not int and (type(stop) is not int or abs(step) > 1):
+                return None
+            start = start if type(start) is int else stop - self.count * step
+            stop, names = start + self.count * step, {}
+            written = [ast.Constant(n) for n in (start, stop, step)][not start and step == 1 : 2 + (step != 1)]
+        else:
+            written = [said for _, said in found if said is not None]
+        return (ast.Call(ast.Name("range"), written, []), names), range(start, stop, step), True, is_open
+
+    def _read(self, node: ast.expr, names: dict[str, Given] | None = None) -> tuple[Number | None, ast.expr | None]:
+        try:
+            return NumberReader({} if names is None else names).value(node, self.scope)
+        except NOTHING:
+            return None, None
+
+    # ------------------------------------------------------------ the expression for a row of numbers
+
+    def said(self, row: Row) -> SaidNumber | None:
+        """The author's expression that has these values in the turns; None where there is none, or it is not certain which one."""
+        if self.count > _MOST_TURNS:
+            return None
+        for sign in (1, -1):
+            equal = [(node, said) for node, values, said in self._known() if _equal(values, row, sign)]
+            inside = {part for node, _ in equal for part in ast.walk(node) if part is not node}
+            found = {ast.dump(said[0]): said for node, said in equal if node not in inside}
+            if found:
+                written, names = next(iter(found.values()))
+                return None if len(found) > 1 else (written if sign == 1 else ast.UnaryOp(ast.USub(), written), names)
+        return self._counted(row)
+
+    def counter(self) -> Column | None:
+        """What counts the turns, where nothing else of the loop's are numbers."""
+        return self.columns[0] if len(self.columns) == 1 and self.columns[0].is_range else None
+
+    def _counted(self, row: Row) -> SaidNumber | None:
+        """`i + 2`, of what counts the turns, where this is not seen in the source."""
+        counter = self.counter()
+        if counter is None or not isinstance(counter.target, ast.Name) or not all(type(n) in (int, float) for n in row):
+            return None
+        more = {value - number for value, number in zip(row, counter.values, strict=False)}
+        if len(more) > 1 or not float(shift := next(iter(more))).is_integer():
+            return None
+        by = ast.Constant(abs(int(shift)))
+        return (ast.BinOp(counter.target, ast.Add() if shift > 0 else ast.Sub(), by) if shift else counter.target), {}
+
+    def _known(self) -> Sequence[tuple[ast.expr, Row, SaidNumber]]:
+        """The expressions in the loop that are made of its numbers, with what they are in each turn."""
+        if self._expressions is None:
+            self._expressions = []
+            self._turns = list(self._of_turns())
+            places = [(self.node.body, self.around)]
+            for frames in self.inside:
+                for depth in range(len(self.around) + 1, len(frames) + 1):
+                    definition = frames[depth - 1].definition
+                    if isinstance(definition, ast.FunctionDef):
+                        places.append((definition.body, frames[:depth]))
+            once = {(id(body), frames): (body, frames) for body, frames in places}
+            for body, frames in once.values() if self._turns else ():
+                scope = Scope.of(frames)
+                for node in [n for part in body for n in ast.walk(part) if isinstance(n, ast.expr)]:
+                    found = self._in_turns(node, scope)
+                    if found is not None:
+                        self._expressions.append((node, *found))
+            self._expressions += self._parts()
+        return self._expressions
+
+    def _parts(self) -> Iterator[tuple[ast.expr, Row, SaidNumber]]:
+        """`d[0]` of a variable for tuples."""
+        for column in self.columns:
+            rows = [value for value in column.values if type(value) is tuple]
+            if isinstance(column.target, ast.Name) and len(rows) == len(column.values) and len({len(r) for r in rows}) == 1:
+                for place, values in enumerate(zip(*rows, strict=True)):
+                    part = ast.Subscript(column.target, ast.Constant(place))
+                    yield part, values, (part, {})
+
+    def _of_turns(self) -> Iterator[Mapping[str, Numbers]]:
+        for turn in range(self.count):
+            bound: dict[str, Numbers] = {}
+            for column in self.columns:
+                _bind(column.target, column.values[turn], bound)
+            yield bound
+
+    def _in_turns(self, node: ast.expr, scope: Scope) -> tuple[Row, SaidNumber] | None:
+        row: list[Numbers] = []
+        written: ast.expr | None = None
+        names: dict[str, Given] = {}
+        for turn in self._turns or ():
+            reader = NumberReader(names, turn=(len(self.around), turn))
+            try:
+                value, written = reader.part(node, scope)
+            except NOTHING:
+                return None
+            if not reader.read:
+                return None
+            row.append(value)
+        return None if written is None else (row, (written, names))
+
+
+def author_loops(turns: Sequence[Sequence[Sequence[Frame]]]) -> Iterator[AuthorLoop]:
+    """The loops that turns of equations with these frames may be those of, the likeliest first: a loop around others has what
+    is in these several times in one turn."""
+    common: dict[ast.For, tuple[Frame, ...]] | None = None
+    for frames in [frames for turn in turns for frames in turn]:
+        known = [(k, f) for k, f in enumerate(frames, 1) if f.line is not None]
+        loops = {n: tuple(frames[:k]) for k, f in known for n in syntax.loops_around(f.code, f.line)}
+        common = loops if common is None else {n: f for n, f in common.items() if n in loops}
+        if not common:
+            return
+    if not common:
+        return
+    every = [frames for turn in turns for frames in turn]
+    times = min(Counter(map(tuple, turns[0])).values())
+    found: list[tuple[bool, AuthorLoop]] = []
+    inner: int | None = 1
+    for node, around in reversed(common.items()):
+        loop = AuthorLoop(node, around, every, len(turns))
+        if loop.fits:
+            found.append((inner is not None and inner != times, loop))
+        inner = None if inner is None or loop.length is None else inner * loop.length
+    yield from [loop for _, loop in sorted(found, key=lambda pair: pair[0])]
+
+
+def goes_through_numbers(frames: Sequence[Frame]) -> bool:
+    """Whether a loop around what is done in the innermost of these frames has a range or a list of numbers."""
+    frame = frames[-1]
+    around = syntax.loops_around(frame.code, frame.line) if frame.line is not None else ()
+    return any(c.over is not None for node in around for c in AuthorLoop(node, tuple(frames), (), 1).columns)
+
+
+def variables_of(target: ast.expr) -> set[str]:
+    """The names in an expression."""
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+
+
+def _bind(target: ast.expr, value: Numbers, bound: dict[str, Numbers]) -> None:
+    if isinstance(target, ast.Name):
+        bound[target.id] = value
+    elif isinstance(target, ast.Tuple) and type(value) is tuple and len(value) == len(target.elts):
+        for part, of in zip(target.elts, value, strict=True):
+            _bind(part, of, bound)
+
+
+def _equal(values: Row, row: Row, sign: int) -> bool:
+    return all(_same(value, wanted, sign) for value, wanted in zip(values, row, strict=False))
+
+
+def _same(value: Numbers, wanted: Numbers, sign: int) -> bool:
+    """Whether a number is another one as float32 has it; tuples with such."""
+    if type(value) is tuple or type(wanted) is tuple:
+        if type(value) is not tuple or type(wanted) is not tuple or len(value) != len(wanted):
+            return False
+        return all(_same(one, other, sign) for one, other in zip(value, wanted, strict=True))
+    if type(value) is int and type(wanted) is int:
+        return value * sign == wanted
+    if not math.isfinite(value):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.float32(value * sign) == np.float32(wanted))
