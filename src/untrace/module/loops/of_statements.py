@@ -24,12 +24,13 @@ from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
+from untrace.module.loops.nested import roll_body
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Frame, Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
-from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
+from untrace.python.statements import Assign, Compound, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Expr, Leaf, Name, Text
 from untrace.python.walk import nodes_of, rebuilt
 
@@ -147,11 +148,25 @@ class _Roller:
             statements = fold_back(made, temporary, self.known)
         if statements is body:
             return None
+        statements = [self._nested(s, statements[at + 1 :], body) for at, s in enumerate(statements)]
         self.read = Counter(n for s in body for n in self.known.read_by(s))
         statements = self._without_unread(statements)
         if not self.ends:
             return statements
         return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _nested(self, statement: Statement, rest: Sequence[Statement], body: Sequence[Statement]) -> Statement:
+        """A loop that was made, with those in its turns."""
+        if type(statement) is not For or statement in body or getattr(statement, "is_backward", False):
+            return statement
+
+        def roll(turn: Def) -> bool:
+            inner = _Roller(self.module, turn, self.provenance)
+            inner.taken = self.taken
+            return inner.roll()
+
+        later = {n for s in rest for n in self.known.read_by(s)}
+        return roll_body(statement, later, roll, self.fresh, self.authors)
 
     def _unfolded(self, statements: Sequence[Statement], is_first: bool) -> tuple[list[Statement], set[str]]:
         """The same statements as `unfold` them, which all forms begin with, are unfolded once. is_first: these."""
