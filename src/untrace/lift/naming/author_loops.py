@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from untrace.ir.said import Given, Number, Numbers, SaidNumber
-from untrace.lift.naming.numbers import NOTHING, NoNumber, NumberReader, Scope
+from untrace.lift.naming.numbers import NOTHING, NumberReader, Scope, Turn
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame
 
 _MOST_TURNS = 64
+_MOST_READ = 256  # turns of this loop and those inside
 Row = Sequence[Numbers]  # one for each turn; the last may be missing
 
 
@@ -57,13 +58,13 @@ class AuthorLoop:
         self.has_others = False
         nodes = [n for part in node.body for n in ast.walk(part)]
         tests = [name for n in nodes if isinstance(n, ast.If | ast.IfExp | ast.While) for name in variables_of(n.test)]
-        bound = {n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store}
+        names = [n for n in nodes if isinstance(n, ast.Name)]
+        bound = {n.id for n in names if type(n.ctx) is ast.Store} & {n.id for n in names if type(n.ctx) is ast.Load}
         found = list(self._columns(node.target, node.iter))
         self.columns = [
             c for c in found if variables_of(c.target).isdisjoint(bound if c.is_range else bound.union(tests))
         ]
         self.length = min([len(c.values) for c in found if c.over is not None and not c.is_open], default=None)
-        self._turns: list[Mapping[str, Numbers]] | None = None
         self._expressions: list[tuple[ast.expr, Row, SaidNumber]] | None = None
 
     # ------------------------------------------------------------ what it goes through
@@ -113,6 +114,8 @@ class AuthorLoop:
     def _range(self, args: Sequence[ast.expr]) -> tuple[SaidNumber, Sequence[Numbers], bool, bool] | None:
         """A range; where one end of it is not to be seen, by digits: that for so many turns."""
         names: dict[str, Given] = {}
+        if any(self.scope.is_of_a_turn(name) for arg in args for name in variables_of(arg)):
+            return None
         found = [self._read(arg, names) for arg in args]
         start, stop, *rest = [value for value, _ in found] if len(args) > 1 else [0, found[0][0]]
         step = rest[0] if rest else 1
@@ -169,7 +172,6 @@ class AuthorLoop:
         """The expressions in the loop that are made of its numbers, with what they are in each turn."""
         if self._expressions is None:
             self._expressions = []
-            self._turns = list(self._of_turns())
             places = [(self.node.body, self.around)]
             for frames in self.inside:
                 for depth in range(len(self.around) + 1, len(frames) + 1):
@@ -177,12 +179,11 @@ class AuthorLoop:
                     if isinstance(definition, ast.FunctionDef):
                         places.append((definition.body, frames[:depth]))
             once = {(id(body), frames): (body, frames) for body, frames in places}
-            for body, frames in once.values() if self._turns else ():
+            inner = list(self._inner_turns())[: _MOST_READ // self.count]
+            for body, frames in once.values() if self.columns else ():
                 scope = Scope.of(frames)
                 for node in [n for part in body for n in ast.walk(part) if isinstance(n, ast.expr)]:
-                    found = self._in_turns(node, scope)
-                    if found is not None:
-                        self._expressions.append((node, *found))
+                    self._expressions += self._in_turns(node, scope, inner)
             self._expressions += self._parts()
         return self._expressions
 
@@ -195,27 +196,46 @@ class AuthorLoop:
                     part = ast.Subscript(column.target, ast.Constant(place))
                     yield part, values, (part, {})
 
-    def _of_turns(self) -> Iterator[Mapping[str, Numbers]]:
+    def turns(self) -> Iterator[dict[str, Numbers]]:
+        """What the variables are in each turn."""
         for turn in range(self.count):
             bound: dict[str, Numbers] = {}
             for column in self.columns:
                 _bind(column.target, column.values[turn], bound)
             yield bound
 
-    def _in_turns(self, node: ast.expr, scope: Scope) -> tuple[Row, SaidNumber] | None:
-        row: list[Numbers] = []
-        written: ast.expr | None = None
-        names: dict[str, Given] = {}
-        for turn in self._turns or ():
-            reader = NumberReader(names, turn=(len(self.around), turn))
-            try:
-                value, written = reader.part(node, scope)
-            except NOTHING:
-                return None
-            if not reader.read:
-                return None
-            row.append(value)
-        return None if written is None else (row, (written, names))
+    def _inner_turns(self) -> Iterator[Mapping[str, Numbers]]:
+        """The same of the loops inside."""
+        found: list[dict[str, Numbers]] = [{}]
+        for node in [n for part in self.node.body for n in ast.walk(part) if isinstance(n, ast.For)]:
+            length = AuthorLoop(node, self.around, (), 1).length
+            if length is not None and len(found) * length <= _MOST_READ:
+                turns = list(AuthorLoop(node, self.around, (), length).turns())
+                found = [{**one, **other} for one in found for other in turns]
+        yield from found
+
+    def _in_turns(
+        self, node: ast.expr, scope: Scope, inner: Sequence[Mapping[str, Numbers]]
+    ) -> Iterator[tuple[ast.expr, Row, SaidNumber]]:
+        """What an expression is in the turns, for each turn of the loops inside that it is of."""
+        for fixed in inner:
+            row: list[Numbers] = []
+            written: ast.expr | None = None
+            names: dict[str, Given] = {}
+            reader = NumberReader(names)
+            for turn in self.turns():
+                reader = NumberReader(names, turn=Turn(len(self.around), turn, fixed))
+                try:
+                    value, written = reader.part(node, scope)
+                except NOTHING:
+                    return
+                if reader.read.isdisjoint(turn):
+                    return
+                row.append(value)
+            if written is not None:
+                yield node, row, (written, names)
+            if reader.read.isdisjoint(fixed):
+                return
 
 
 def author_loops(turns: Sequence[Sequence[Sequence[Frame]]]) -> Iterator[AuthorLoop]:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame, Site
 
-Turn: TypeAlias = tuple[int, Mapping[str, Numbers]]
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
@@ -103,6 +102,8 @@ def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNum
         case ast.Constant(value=int() | float() as value) if type(value) is not bool:
             words.setdefault(repr(value), {})[""] = None
             return Counter([repr(value)])
+        case ast.Name(id=name) if not scope.has_global(name) and scope.is_of_a_turn(name):
+            return Counter([name])
         case ast.Name() | ast.Attribute() | ast.Subscript():
             names: dict[str, Given] = {}
             try:
@@ -336,10 +337,19 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
     return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
 
 
+class Turn(NamedTuple):
+    """What the variables of a loop are in one of its turns, in the function of so many frames, and those of loops inside of it,
+    which stand in digits."""
+
+    depth: int
+    variables: Mapping[str, Numbers]
+    fixed: Mapping[str, Numbers]
+
+
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
-    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: what the variables of a loop are in one
-    of its turns, in the function of so many frames; `read`: those of them that were read."""
+    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: that of a loop which all is of; `read`:
+    the variables of it that were read."""
 
     def __init__(self, names: dict[str, Given], guess: int | None = None, turn: Turn | None = None):
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
@@ -362,8 +372,9 @@ class NumberReader:
                     self.names[name] = _given(name, found, scope)
                     return found, node
             case ast.Name(id=name):
-                if scope.is_of_a_turn(name):
-                    return self._number(self._of_turn(name, scope)), node
+                if self._varies(name, scope):
+                    found, written = self._of_turn(name, scope)
+                    return self._number(found), written
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
@@ -374,8 +385,6 @@ class NumberReader:
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
                 return self._of_settings(node, scope)
-            case ast.Subscript(value=ast.Name() as listed) if (found := self._element(listed, node.slice, scope)) is not None:
-                return found
             case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
                 if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
                     return self._of_settings(node, scope)
@@ -390,6 +399,9 @@ class NumberReader:
                 return ARITHMETIC[type(op)](left, right), ast.BinOp(one, op, other)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
+            case ast.Subscript(value=listed, slice=index):
+                found, written = self._element(listed, index, scope)
+                return self._number(found), written
             case ast.Call(func=ast.Name(id="len"), args=args):
                 if len(args) == 1 and isinstance(args[0], ast.Name):
                     with contextlib.suppress(NoNumber):
@@ -454,8 +466,11 @@ class NumberReader:
         """The same of a number or of a tuple of such. Raises NoNumber and ArithmeticError."""
         if isinstance(node, ast.Tuple | ast.List):
             return self.elements(node, scope)
-        if isinstance(node, ast.Name) and not scope.has_global(node.id) and scope.is_of_a_turn(node.id):
-            return self._of_turn(node.id, scope), node
+        if isinstance(node, ast.Name) and not scope.has_global(node.id) and self._varies(node.id, scope):
+            return self._of_turn(node.id, scope)
+        if isinstance(node, ast.Subscript):
+            with contextlib.suppress(NoNumber):
+                return self.elements(node, scope)
         return self.value(node, scope)
 
     def elements(self, node: ast.expr, scope: Scope) -> tuple[tuple[Numbers, ...], ast.expr]:
@@ -470,10 +485,10 @@ class NumberReader:
                 if type(values) is tuple:
                     self.names[name] = _given(name, values, scope)
                     return values, node
-            case ast.Name(id=name) if scope.is_of_a_turn(name):
-                values = self._of_turn(name, scope)
+            case ast.Name(id=name) if self._varies(name, scope):
+                values, written = self._of_turn(name, scope)
                 if type(values) is tuple:
-                    return values, node
+                    return values, written
             case ast.Name(id=name):
                 return self.elements(*scope.meaning(name))
             case ast.Subscript(value=whole, slice=ast.Slice() as part):
@@ -481,25 +496,34 @@ class NumberReader:
                 bounds = [None if b is None else self.value(b, scope) for b in (part.lower, part.upper, part.step)]
                 numbers, said = zip(*[(None, None) if b is None else b for b in bounds], strict=True)
                 return values[slice(*numbers)], ast.Subscript(written, ast.Slice(*said))
+            case ast.Subscript(value=whole, slice=index):
+                value, written = self._element(whole, index, scope)
+                if type(value) is tuple:
+                    return value, written
         raise NoNumber
 
-    def _element(self, listed: ast.Name, index: ast.expr, scope: Scope) -> tuple[Number, ast.expr] | None:
-        """One number of a list; None where it is none."""
-        try:
-            values, written = self.elements(listed, scope)
-            at, place = self.value(index, scope)
-        except NoNumber:
-            return None
-        if type(at) is not int or not -len(values) <= at < len(values) or not isinstance(written, ast.Name):
+    def _element(self, listed: ast.expr, index: ast.expr, scope: Scope) -> tuple[Numbers, ast.expr]:
+        """An element of a list that has a name. Raises NoNumber and ArithmeticError."""
+        values, written = self.elements(listed, scope)
+        at, place = self.value(index, scope)
+        if type(at) is not int or not -len(values) <= at < len(values) or isinstance(written, ast.Tuple | ast.List):
             raise NoNumber
-        return self._number(values[at]), ast.Subscript(written, place)
+        return values[at], ast.Subscript(written, place)
 
-    def _of_turn(self, name: str, scope: Scope) -> Numbers:
-        """The variable of a loop."""
-        if self.turn is None or len(scope.frames) != self.turn[0] or name not in self.turn[1]:
+    def _varies(self, name: str, scope: Scope) -> bool:
+        """Whether it is a variable of a loop."""
+        return scope.is_of_a_turn(name) or name in self._known(scope)
+
+    def _known(self, scope: Scope) -> Mapping[str, Numbers]:
+        of_turn = self.turn is not None and len(scope.frames) == self.turn.depth
+        return {**self.turn.fixed, **self.turn.variables} if self.turn is not None and of_turn else {}
+
+    def _of_turn(self, name: str, scope: Scope) -> tuple[Numbers, ast.expr]:
+        found = self._known(scope).get(name)
+        if found is None or self.turn is None:
             raise NoNumber
         self.read.add(name)
-        return self.turn[1][name]
+        return found, ast.Name(name) if name in self.turn.variables else _digits(found)
 
     @staticmethod
     def _number(found: Numbers) -> Number:
@@ -541,7 +565,11 @@ def _given(name: str, value: Numbers, scope: Scope) -> Given:
             found = None
         if repr(found) == repr(value):
             return Given(value, made, of)
-    return Given(value, ast.parse(repr(value), mode="eval").body if is_list else None, {})
+    return Given(value, _digits(value) if is_list else None, {})
+
+
+def _digits(value: Numbers) -> ast.expr:
+    return ast.Tuple([_digits(part) for part in value]) if isinstance(value, tuple) else ast.Constant(value)
 
 
 def _plain(value: object) -> Numbers | None:
