@@ -13,20 +13,17 @@ import functools
 import linecache
 import math
 import operator
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 
 from untrace.ir.said import Given, Number, Numbers, Rows, SaidArray, SaidNumber
-from untrace.provenance import syntax
+from untrace.lift.naming.scopes import NoNumber, Scope
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame, Site
-
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
@@ -37,10 +34,6 @@ _MOST_LISTED = 64  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
-
-
-class NoNumber(Exception):
-    """An expression that is not made of numbers alone."""
 
 
 NOTHING = (NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
@@ -158,14 +151,6 @@ def _has_names(node: ast.expr) -> bool:
     return any(isinstance(n, ast.Name) for n in ast.walk(node))
 
 
-def _globals_of(frame: Frame) -> Mapping[str, object] | None:
-    """What the names of a module mean; None for code of no module that Python knows."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == frame.file:
-            return vars(module)
-    return None
-
-
 def _dtype(aval: object) -> np.dtype | None:
     dtype = getattr(aval, "dtype", None)
     return dtype if isinstance(dtype, np.dtype) and np.issubdtype(dtype, np.floating) else None
@@ -224,117 +209,6 @@ def _that_is(
         return None
     names.update(found[0][1])
     return found[0][0]
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
-    innermost of `frames`, its own."""
-
-    values: Mapping[str, object]
-    file: str
-    frames: tuple[Frame, ...] = ()
-    before: int = sys.maxsize
-
-    @staticmethod
-    def of(frames: tuple[Frame, ...]) -> Scope:
-        """That of what the innermost frame runs; the names of a library's modules are no words of the author's."""
-        values = {} if frames[-1].library else _globals_of(frames[-1])
-        return Scope(values or {}, frames[-1].file, frames)
-
-    def has_global(self, name: str) -> bool:
-        if not self.frames:
-            return True
-        code = self.frames[-1].code  # attributes are among its names
-        return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
-
-    def meaning(self, name: str) -> tuple[ast.expr, Scope]:
-        """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
-        gives for it, or its default. Raises NoNumber where there is no such expression."""
-        if not self.frames:
-            raise NoNumber
-        frame, outer = self.frames[-1], self.frames[:-1]
-        if name in frame.code.co_freevars:
-            for place in reversed(range(len(outer))):
-                if frame.code in outer[place].code.co_consts:
-                    return Scope.of(outer[: place + 1]).meaning(name)
-            raise NoNumber
-        definition = frame.definition
-        if not isinstance(definition, ast.FunctionDef):
-            raise NoNumber
-        stored = [
-            n for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store
-        ]
-        parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
-        if name not in parameters:
-            made = [n.value for n in ast.walk(definition) if isinstance(n, ast.Assign) and n.targets == stored]
-            if len(stored) != 1 or len(made) != 1:
-                raise NoNumber
-            return made[0], self
-        if stored:
-            raise NoNumber
-        file = Scope(self.values, self.file)
-        if not outer:  # nobody of the author's calls it
-            default = _default(frame, name)
-            if default is None:
-                raise NoNumber
-            return default, file
-        given = self.passed(name)
-        calls = _calls_of("".join(linecache.getlines(outer[-1].file)), definition.name)
-        every = [_given_for(name, frame, each) for each in calls]
-        if any(one is None or ast.dump(one) != ast.dump(given) for one in every):
-            raise NoNumber  # one function for all of them could not say it
-        if given in definition.args.defaults or given in definition.args.kw_defaults:
-            return given, file
-        scope = Scope.of(outer)
-        if len(every) > 1 and not all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name)):
-            raise NoNumber
-        return given, scope
-
-    def is_of_a_turn(self, name: str) -> bool:
-        """Whether a loop around what runs gives a name its values."""
-        frame = self.frames[-1] if self.frames else None
-        loops = syntax.loops_around(frame.code, frame.line) if frame is not None and frame.line else ()
-        return any(isinstance(n, ast.Name) and n.id == name for loop in loops for n in ast.walk(loop.target))
-
-    def passed(self, name: str) -> ast.expr:
-        """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
-        around it. Raises NoNumber where that is not to be seen."""
-        frame, caller = self.frames[-1], self.frames[-2] if len(self.frames) > 1 else None
-        call = caller.node if caller is not None else None
-        if not isinstance(call, ast.Call) or last_name(call.func) != getattr(frame.definition, "name", ""):
-            raise NoNumber
-        given = _given_for(name, frame, call)
-        if given is None:
-            raise NoNumber
-        return given
-
-
-def _given_for(name: str, callee: Frame, call: ast.Call) -> ast.expr | None:
-    """What a call gives for a parameter, or its default; None where that is not to be seen."""
-    given = arguments_by_parameter(call, callee).get(name)
-    is_open = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-    return given if given is not None or is_open else _default(callee, name)
-
-
-def _default(callee: Frame, name: str) -> ast.expr | None:
-    definition = callee.definition
-    if not isinstance(definition, ast.FunctionDef):
-        return None
-    args = definition.args
-    places = [a.arg for a in (*args.posonlyargs, *args.args)]
-    defaults = dict(zip(places[::-1], args.defaults[::-1], strict=False))
-    return {**defaults, **{a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)}}.get(name)
-
-
-@functools.lru_cache(maxsize=64)
-def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
-    """The calls of what has this name in a file."""
-    try:
-        nodes = ast.walk(ast.parse(source))
-    except (SyntaxError, ValueError):
-        return ()
-    return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
 
 
 class Turn(NamedTuple):
@@ -565,11 +439,15 @@ def _given(name: str, value: Numbers, scope: Scope) -> Given:
             found = None
         if repr(found) == repr(value):
             return Given(value, made, of)
-    return Given(value, _digits(value) if is_list else None, {})
+    return Given(value, _digits(scope.values[name]) if is_list else None, {})
 
 
-def _digits(value: Numbers) -> ast.expr:
-    return ast.Tuple([_digits(part) for part in value]) if isinstance(value, tuple) else ast.Constant(value)
+def _digits(value: object) -> ast.expr:
+    """A number, or a list or tuple of such, as Python writes it."""
+    if isinstance(value, list | tuple):
+        parts = [_digits(part) for part in value]
+        return ast.Tuple(parts) if isinstance(value, tuple) else ast.List(parts)
+    return ast.Constant(value)
 
 
 def _plain(value: object) -> Numbers | None:

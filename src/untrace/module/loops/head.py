@@ -136,9 +136,8 @@ class Head:
     def _name_elements(self, groups: dict[Any, list[int]]) -> None:
         turns = self.turns
         found: dict[int, Expr] = {}
-        # What was taken out of another statement has that one's place in the source.
-        own = [s for turn in turns.turns for s in turn if self.roller.temporary.isdisjoint(targets_of(s))]
-        author = author_target(self.roller.provenance, own)
+        loop = next(iter(self.roller.author_loops(turns)), None)
+        author = author_target(loop.node) if loop is not None else None
         lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
         for source in lists:
             members = [turns.elements[i] for i in groups[source]]
@@ -267,19 +266,8 @@ def source_word(element: Element) -> str:
     return last_word(Leaf(element.root, element.above))
 
 
-def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tuple[str, str | list[str]] | None:
-    """(the list that it goes through, the variables) of the author's innermost loop around all of these statements."""
-    origins = [s.origin for s in statements if getattr(s, "origin", None) is not None]
-    if not origins:
-        return None
-    common: list[ast.For] | None = None
-    for origin in origins:
-        loops = list(dict.fromkeys(_loops_around(provenance.site(origin))))
-        common = loops if common is None else [loop for loop in common if loop in loops]
-        if not common:
-            return None
-    assert common is not None
-    loop = common[-1]
+def author_target(loop: ast.For) -> tuple[str, str | list[str]] | None:
+    """(the list that it goes through, the variables) of a loop of the author's."""
     target, iterable = loop.target, loop.iter
     if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and len(iterable.args) == 1:
         if iterable.func.id == "range":  # its variable is a number
@@ -295,13 +283,6 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
         names = [e.id for e in target.elts if isinstance(e, ast.Name)]
         return (_last_word(iterable), names) if len(names) == len(target.elts) else None
     return None
-
-
-def _loops_around(site: Site) -> Iterator[ast.For]:
-    """The loops of the author's functions that an equation was traced in, outermost first."""
-    for frame in site.user_frames:
-        if frame.line is not None:
-            yield from syntax.loops_around(frame.code, frame.line)
 
 
 def _last_word(node: ast.AST) -> str:

@@ -300,7 +300,7 @@ class _Roller:
         if not turns.is_recurrence():
             return None
         is_authors = bool(turns.rows) or not turns.elements
-        loops = self._author_loops(turns, temporary) if is_authors else []
+        loops = self.author_loops(turns) if is_authors else []
         if is_authors and not loops:
             return None
         before = self._notes()
@@ -324,9 +324,10 @@ class _Roller:
         named = all(any(n in self.authors for n in row) for row in carried)
         return saved + (_NAMED_CARRY if named else 0), made, notes
 
-    def _author_loops(self, turns: Turns, temporary: set[str]) -> list[AuthorLoop]:
-        """Those of which these may be the turns."""
-        own = [[s for s in turn if temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
+    def author_loops(self, turns: Turns) -> list[AuthorLoop]:
+        """The author's of which these may be the turns. What was taken out of another statement has that one's place in the
+        source."""
+        own = [[s for s in turn if self.temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
         return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
 
     def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
