@@ -157,7 +157,7 @@ def triangular(x, ps):
 
 EDITS = [
     ("CX = (0, 1, 0, -1)", "CX = (0, 1, 2, -1)"),
-    ("CY = (0, 0, 1, 0)", "CY = (0, 0, 1)"),
+    ("CY = (0, 0, 1, 0)", "CY = (0, 0, 1, 1, 2)"),
     ("CY = (0, 0, 1, 0)", "CY = (1, 0, 1, 2)"),
     ("WEIGHTS = (4 / 9, ", "WEIGHTS = (5 / 9, "),
     ("WAYS = [(1, 0), ", "WAYS = [(1, 0), (2, 1), "),
@@ -206,7 +206,7 @@ LOOPS: dict[str, list[str]] = {
     "kernel": ["for i in range(3):", "    for j, dy in enumerate(OFFSETS):", "KERNEL[i][j] * jnp.roll(x, (i - 1, dy), axis=(0, 1))"],
     "substeps": ["for i in range(TURNS):", "    for j in range(INNER):", "x[i * INNER + j]", "* DECAY**i", "* (i + 1)"],
     "collected": ["CHANGED = [0.25, 0.5, 0.125]", "for p in ps:", "    for s in CHANGED:", "jnp.tanh(x) * s"],
-    "called": ["for i, c in enumerate(COEFFICIENTS):", "c * jnp.sin(x) * DECAY**i"],
+    "called": ["for i, c in enumerate(COEFFICIENTS):", "step(x, c, i)", "c * jnp.sin(x) * DECAY**i"],
     "ambiguous": [],
     "chosen": [],
     "triangular": [],

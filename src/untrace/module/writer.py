@@ -105,6 +105,7 @@ class ModuleWriter(ConstantWriter):
         self.left: dict[str, tuple[str, ...]] = {}
         self.passed: dict[str, Mapping[str, int | float]] = {}  # of local functions: `passed` of their facts
         self.passed_as: dict[str, Mapping[str, SaidNumber]] = {}  # and `passed_as`
+        self.callees: dict[str, Frame | None] = {}  # and `callee`
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         # What a loop takes of what an earlier one stacked -> the value there.

@@ -7,21 +7,19 @@ What such a loop goes through are ranges and lists of numbers, which the text ca
 from __future__ import annotations
 
 import ast
-import math
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from untrace.ir.said import Given, Number, Numbers, SaidNumber
-from untrace.lift.naming.numbers import NOTHING, NumberReader, Scope, Turn
+from untrace.lift.naming.expressions import Expressions, Found, Row
+from untrace.lift.naming.numbers import NOTHING, NumberReader, Scope
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame
 
 _MOST_TURNS = 64
 _MOST_READ = 256  # turns of this loop and those inside
-Row = Sequence[Numbers]  # one for each turn; the last may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,6 @@ class AuthorLoop:
             c for c in found if variables_of(c.target).isdisjoint(bound if c.is_range else bound.union(tests))
         ]
         self.length = min([len(c.values) for c in found if c.over is not None and not c.is_open], default=None)
-        self._expressions: list[tuple[ast.expr, Row, SaidNumber]] | None = None
 
     # ------------------------------------------------------------ what it goes through
 
@@ -144,14 +141,8 @@ class AuthorLoop:
         """The author's expression that has these values in the turns; None where there is none, or it is not certain which one."""
         if self.count > _MOST_TURNS:
             return None
-        for sign in (1, -1):
-            equal = [(node, said) for node, values, said in self._known() if _equal(values, row, sign)]
-            inside = {part for node, _ in equal for part in ast.walk(node) if part is not node}
-            found = {ast.dump(said[0]): said for node, said in equal if node not in inside}
-            if found:
-                written, names = next(iter(found.values()))
-                return None if len(found) > 1 else (written if sign == 1 else ast.UnaryOp(ast.USub(), written), names)
-        return self._counted(row)
+        found = self._expressions.said(row)
+        return self._counted(row) if not found else found[0] if len(found) == 1 else None
 
     def counter(self) -> Column | None:
         """What counts the turns, where nothing else of the loop's are numbers."""
@@ -168,26 +159,22 @@ class AuthorLoop:
         by = ast.Constant(abs(int(shift)))
         return (ast.BinOp(counter.target, ast.Add() if shift > 0 else ast.Sub(), by) if shift else counter.target), {}
 
-    def _known(self) -> Sequence[tuple[ast.expr, Row, SaidNumber]]:
-        """The expressions in the loop that are made of its numbers, with what they are in each turn."""
-        if self._expressions is None:
-            self._expressions = []
-            places = [(self.node.body, self.around)]
-            for frames in self.inside:
-                for depth in range(len(self.around) + 1, len(frames) + 1):
-                    definition = frames[depth - 1].definition
-                    if isinstance(definition, ast.FunctionDef):
-                        places.append((definition.body, frames[:depth]))
-            once = {(id(body), frames): (body, frames) for body, frames in places}
-            inner = list(self._inner_turns())[: _MOST_READ // self.count]
-            for body, frames in once.values() if self.columns else ():
-                scope = Scope.of(frames)
-                for node in [n for part in body for n in ast.walk(part) if isinstance(n, ast.expr)]:
-                    self._expressions += self._in_turns(node, scope, inner)
-            self._expressions += self._parts()
-        return self._expressions
+    @functools.cached_property
+    def _expressions(self) -> Expressions:
+        """Those in the loop, and in the functions that are called there."""
+        places: dict[tuple[Frame, ...], Sequence[ast.stmt]] = {self.around: self.node.body}
+        for frames in self.inside:
+            for depth in range(len(self.around) + 1, len(frames) + 1):
+                definition = frames[depth - 1].definition
+                if isinstance(definition, ast.FunctionDef):
+                    places[frames[:depth]] = definition.body
+        inner = list(self._inner_turns())[: _MOST_READ // self.count]
+        bodies = [(body, frames) for frames, body in places.items()] if self.columns else []
+        made = Expressions(bodies, list(self.turns()), len(self.around), inner)
+        made.found += self._parts()
+        return made
 
-    def _parts(self) -> Iterator[tuple[ast.expr, Row, SaidNumber]]:
+    def _parts(self) -> Iterator[Found]:
         """`d[0]` of a variable for tuples."""
         for column in self.columns:
             rows = [value for value in column.values if type(value) is tuple]
@@ -213,29 +200,6 @@ class AuthorLoop:
                 turns = list(AuthorLoop(node, self.around, (), length).turns())
                 found = [{**one, **other} for one in found for other in turns]
         yield from found
-
-    def _in_turns(
-        self, node: ast.expr, scope: Scope, inner: Sequence[Mapping[str, Numbers]]
-    ) -> Iterator[tuple[ast.expr, Row, SaidNumber]]:
-        """What an expression is in the turns, for each turn of the loops inside that it is of."""
-        for fixed in inner:
-            row: list[Numbers] = []
-            written: ast.expr | None = None
-            names: dict[str, Given] = {}
-            reader = NumberReader(names)
-            for turn in self.turns():
-                reader = NumberReader(names, turn=Turn(len(self.around), turn, fixed))
-                try:
-                    value, written = reader.part(node, scope)
-                except NOTHING:
-                    return
-                if reader.read.isdisjoint(turn):
-                    return
-                row.append(value)
-            if written is not None:
-                yield node, row, (written, names)
-            if reader.read.isdisjoint(fixed):
-                return
 
 
 def author_loops(turns: Sequence[Sequence[Sequence[Frame]]]) -> Iterator[AuthorLoop]:
@@ -280,21 +244,3 @@ def _bind(target: ast.expr, value: Numbers, bound: dict[str, Numbers]) -> None:
     elif isinstance(target, ast.Tuple) and type(value) is tuple and len(value) == len(target.elts):
         for part, of in zip(target.elts, value, strict=True):
             _bind(part, of, bound)
-
-
-def _equal(values: Row, row: Row, sign: int) -> bool:
-    return all(_same(value, wanted, sign) for value, wanted in zip(values, row, strict=False))
-
-
-def _same(value: Numbers, wanted: Numbers, sign: int) -> bool:
-    """Whether a number is another one as float32 has it; tuples with such."""
-    if type(value) is tuple or type(wanted) is tuple:
-        if type(value) is not tuple or type(wanted) is not tuple or len(value) != len(wanted):
-            return False
-        return all(_same(one, other, sign) for one, other in zip(value, wanted, strict=True))
-    if type(value) is int and type(wanted) is int:
-        return value * sign == wanted
-    if not math.isfinite(value):
-        return False
-    with np.errstate(over="ignore"):
-        return bool(np.float32(value * sign) == np.float32(wanted))

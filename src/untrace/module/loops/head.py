@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.lift.naming.author_loops import variables_of
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import last_word
-from untrace.module.def_use import targets_of
 from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.collected import Gathered
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.module.loops.turn_numbers import TurnNumbers, Values, places_of
-from untrace.provenance import syntax
-from untrace.provenance.sites import Provenance, Site
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement
 from untrace.python.tree import Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
