@@ -20,6 +20,7 @@ import untrace
 
 SOURCE = """
 import jax.numpy as jnp
+import numpy as np
 
 TURNS, INNER = 3, 2
 HALF = 0.5
@@ -35,6 +36,23 @@ PLACES = [0, 1, 2]
 CHANGED = [0.25, 0.5]
 CHANGED.append(0.125)
 DECAY = 0.9
+VELOCITIES = np.array([[0, 0], [1, 0], [0, 1], [-1, 0]])
+SHARES = np.array([4 / 9, 1 / 9, 1 / 9, 1 / 36], dtype=np.float32)
+
+
+class Net:
+    strides = (1, 2, 3)
+
+    def __init__(self):
+        self.scales = [0.5, 0.25, 0.125]
+
+    def run(self, x):
+        for d, s in zip(self.strides, self.scales):
+            x = jnp.maximum(x, s * jnp.roll(x, d, axis=0))
+        return x
+
+
+NET = Net()
 
 
 def from_one(x, ps):
@@ -135,6 +153,25 @@ def called(x, ps):
     return x
 
 
+def lattice(x, ps):
+    total = jnp.zeros_like(x)
+    for i in range(len(SHARES)):
+        flow = VELOCITIES[i, 0] * x[0] + VELOCITIES[i, 1] * x[1]
+        total = total + SHARES[i] * jnp.roll(x * flow, VELOCITIES[i], axis=(0, 1))
+    return total
+
+
+def streamed(x, ps):
+    total = jnp.zeros_like(x)
+    for (cx, cy), w in zip(VELOCITIES, SHARES):
+        total = total + w * jnp.roll(x, (cx, cy), axis=(0, 1))
+    return total
+
+
+def of_an_object(x, ps):
+    return NET.run(x)
+
+
 def ambiguous(x, ps):
     for i in range(TURNS):
         x = x + x[i] * PLACES[i]
@@ -169,6 +206,8 @@ EDITS = [
     ("INNER = 2", "INNER = 1"),
     ("PLACES = [0, 1, 2]", "PLACES = [0, 2, 2]"),
     ("DECAY = 0.9", "DECAY = 0.8"),
+    ("VELOCITIES = np.array([[0, 0], [1, 0],", "VELOCITIES = np.array([[0, 2], [2, 1], [1, 0],"),
+    ("SHARES = np.array([4 / 9, ", "SHARES = np.array([5 / 9, "),
 ]
 X = np.random.default_rng(0).random((6, 6)).astype(np.float32)
 PS = [np.random.default_rng(i).random((6, 6)).astype(np.float32) for i in range(3)]
@@ -207,6 +246,13 @@ LOOPS: dict[str, list[str]] = {
     "substeps": ["for i in range(TURNS):", "    for j in range(INNER):", "x[i * INNER + j]", "* DECAY**i", "* (i + 1)"],
     "collected": ["CHANGED = [0.25, 0.5, 0.125]", "for p in ps:", "    for s in CHANGED:", "jnp.tanh(x) * s"],
     "called": ["for i, c in enumerate(COEFFICIENTS):", "step(x, c, i)", "c * jnp.sin(x) * DECAY**i"],
+    "lattice": [
+        "for i in range(len(SHARES)):", "SHARES[i] * jnp.roll(x * flow, VELOCITIES[i], axis=(0, 1))",
+        "flow = VELOCITIES[i, 0] * x[0] + VELOCITIES[i, 1] * x[1]", "VELOCITIES = np.array([[0, 0], [1, 0], [0, 1], [-1, 0]])",
+        "SHARES = np.array([4 / 9, 1 / 9, 1 / 9, 1 / 36], dtype=np.float32)",
+    ],
+    "streamed": ["for (cx, cy), w in zip(VELOCITIES, SHARES):", "w * jnp.roll(x, (cx, cy), axis=(0, 1))"],
+    "of_an_object": ["for d, s in zip(NET_STRIDES, NET_SCALES):", "NET_STRIDES = (1, 2, 3)", "NET_SCALES = [0.5, 0.25, 0.125]"],
     "ambiguous": [],
     "chosen": [],
     "triangular": [],
@@ -219,7 +265,9 @@ def test_the_loop_is_there_again(author: ModuleType, tmp_path: Path, name: str, 
     written = untrace.decompile(getattr(author, name), guard=False)(X, PS)
     source = written.source
     assert written.proof.level == "jaxpr"
-    assert all(line in source for line in lines) and source.count("for ") == sum("for " in line for line in lines), source
+    assert all(line in source for line in lines) and source.count("for ") == sum("for " in line for line in lines), (
+        source
+    )
     same(getattr(module_of(source, tmp_path / f"text_{name}.py"), name), getattr(author, name))
     original = re.sub("TURNS, INNER = 3, 2", "TURNS = 3\nINNER = 2", SOURCE)
     for number, (old, new) in enumerate(EDITS):

@@ -23,7 +23,13 @@ from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, List, Name, 
 from untrace.python.values import SMALL_BYTES, Values
 
 # Constructors that give the same bits in `jax.numpy`.
-_PYTHONS = ("len", "list", "range", "reversed", "tuple")  # that may be in an author's expression for what a loop goes through
+_PYTHONS = (
+    "len",
+    "list",
+    "range",
+    "reversed",
+    "tuple",
+)  # that may be in an author's expression for what a loop goes through
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
 
@@ -188,7 +194,9 @@ class ConstantWriter:
             found = self._module_name(base, self._of_jax("copy", found))
         return found
 
-    def said(self, node: Rows, numbers: Mapping[str, Given], variables: Mapping[str, str] = MappingProxyType({})) -> Expr:
+    def said(
+        self, node: Rows, numbers: Mapping[str, Given], variables: Mapping[str, str] = MappingProxyType({})
+    ) -> Expr:
         """An expression of the author's of numbers, or a list of such; the module has those by their names then. variables: what
         variables of his are called in the text."""
         if isinstance(node, list):

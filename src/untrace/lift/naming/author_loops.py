@@ -178,7 +178,11 @@ class AuthorLoop:
         """`d[0]` of a variable for tuples."""
         for column in self.columns:
             rows = [value for value in column.values if type(value) is tuple]
-            if isinstance(column.target, ast.Name) and len(rows) == len(column.values) and len({len(r) for r in rows}) == 1:
+            if (
+                isinstance(column.target, ast.Name)
+                and len(rows) == len(column.values)
+                and len({len(r) for r in rows}) == 1
+            ):
                 for place, values in enumerate(zip(*rows, strict=True)):
                     part = ast.Subscript(column.target, ast.Constant(place))
                     yield part, values, (part, {})

@@ -30,7 +30,7 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST_POWER = 64
-_MOST_LISTED = 64  # times that the elements of a list stand in it
+_MOST_LISTED = 128  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
@@ -247,8 +247,7 @@ class NumberReader:
                     return found, node
             case ast.Name(id=name):
                 if self._varies(name, scope):
-                    found, written = self._of_turn(name, scope)
-                    return self._number(found), written
+                    return self._one(self._of_turn(name, scope))
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
@@ -258,10 +257,10 @@ class NumberReader:
                 module = scope.values.get(name)
                 if isinstance(module, ModuleType) and module.__name__ in _MODULES and attribute in _OF_MODULES:
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
-                return self._of_settings(node, scope)
+                return self._one(self._of_settings(node, scope))
             case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
                 if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
-                    return self._of_settings(node, scope)
+                    return self._one(self._of_settings(node, scope))
                 return self._guessed()
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 found, written = self.value(operand, scope)
@@ -274,8 +273,7 @@ class NumberReader:
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
             case ast.Subscript(value=listed, slice=index):
-                found, written = self._element(listed, index, scope)
-                return self._number(found), written
+                return self._one(self._element(listed, index, scope))
             case ast.Call(func=ast.Name(id="len"), args=args):
                 if len(args) == 1 and isinstance(args[0], ast.Name):
                     with contextlib.suppress(NoNumber):
@@ -284,7 +282,7 @@ class NumberReader:
                 return self._guessed()
         raise NoNumber
 
-    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Number, ast.expr]:
+    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Numbers, ast.expr]:
         """`CONFIG.rate` and `CONFIG["rate"]`, of an object of the module that only holds values, as `CONFIG_RATE`."""
         owner = node.value
         while isinstance(owner, ast.Name) and not scope.has_global(owner.id):
@@ -293,12 +291,11 @@ class NumberReader:
             raise NoNumber
         key = node.attr if isinstance(node, ast.Attribute) else getattr(node.slice, "value", "")
         found = _held(scope.values.get(owner.id), key, isinstance(node, ast.Attribute))
-        name = f"{owner.id}_{key}".upper()
-        is_number = isinstance(found, int | float) and type(found) in (int, float)
-        if not is_number or not name.isidentifier() or name in scope.values:
+        name, plain = f"{owner.id}_{key}".upper(), _plain(found)
+        if plain is None or not name.isidentifier() or name in scope.values:
             raise NoNumber
-        self.names[name] = Given(found, None, {})
-        return found, ast.Name(name)
+        self.names[name] = Given(plain, _digits(found) if isinstance(plain, tuple) else None, {})
+        return plain, ast.Name(name)
 
     def rows(self, node: ast.expr, scope: Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
@@ -353,7 +350,9 @@ class NumberReader:
             case ast.Tuple() | ast.List() | ast.BinOp():
                 found = [self.part(part, scope) for part in self._elements(node, scope)]
                 written = [said for _, said in found]
-                return tuple([value for value, _ in found]), ast.Tuple(written) if isinstance(node, ast.Tuple) else ast.List(written)
+                return tuple([value for value, _ in found]), ast.Tuple(written) if isinstance(
+                    node, ast.Tuple
+                ) else ast.List(written)
             case ast.Name(id=name) if scope.has_global(name):
                 values = _plain(scope.values.get(name))
                 if type(values) is tuple:
@@ -365,6 +364,10 @@ class NumberReader:
                     return values, written
             case ast.Name(id=name):
                 return self.elements(*scope.meaning(name))
+            case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
+                values, written = self._of_settings(node, scope)
+                if type(values) is tuple:
+                    return values, written
             case ast.Subscript(value=whole, slice=ast.Slice() as part):
                 values, written = self.elements(whole, scope)
                 bounds = [None if b is None else self.value(b, scope) for b in (part.lower, part.upper, part.step)]
@@ -377,12 +380,18 @@ class NumberReader:
         raise NoNumber
 
     def _element(self, listed: ast.expr, index: ast.expr, scope: Scope) -> tuple[Numbers, ast.expr]:
-        """An element of a list that has a name. Raises NoNumber and ArithmeticError."""
-        values, written = self.elements(listed, scope)
-        at, place = self.value(index, scope)
-        if type(at) is not int or not -len(values) <= at < len(values) or isinstance(written, ast.Tuple | ast.List):
+        """An element of a list that has a name, or of an array. Raises NoNumber and ArithmeticError."""
+        found, written = self.elements(listed, scope)
+        places: list[ast.expr] = []
+        if isinstance(written, ast.Tuple | ast.List):
             raise NoNumber
-        return values[at], ast.Subscript(written, place)
+        for part in index.elts if isinstance(index, ast.Tuple) else [index]:
+            at, place = self.value(part, scope)
+            if not isinstance(found, tuple) or type(at) is not int or not -len(found) <= at < len(found):
+                raise NoNumber
+            found = found[at]
+            places.append(place)
+        return found, ast.Subscript(written, ast.Tuple(places) if isinstance(index, ast.Tuple) else places[0])
 
     def _varies(self, name: str, scope: Scope) -> bool:
         """Whether it is a variable of a loop."""
@@ -400,10 +409,11 @@ class NumberReader:
         return found, ast.Name(name) if name in self.turn.variables else _digits(found)
 
     @staticmethod
-    def _number(found: Numbers) -> Number:
-        if type(found) is tuple:
+    def _one(read: tuple[Numbers, ast.expr]) -> tuple[Number, ast.expr]:
+        found, written = read
+        if isinstance(found, tuple):
             raise NoNumber
-        return found
+        return found, written
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True
@@ -430,6 +440,8 @@ def _given(name: str, value: Numbers, scope: Scope) -> Given:
     made = assigned("".join(linecache.getlines(scope.file))).get(name)
     of: dict[str, Given] = {}
     is_list = type(value) is tuple
+    if isinstance(array := scope.values.get(name), np.ndarray):
+        return Given(value, *_of_array(array, made, scope))
     if made is not None and made.lineno < scope.before and (is_list or _has_names(made)):
         reader = NumberReader(of)
         try:
@@ -442,6 +454,25 @@ def _given(name: str, value: Numbers, scope: Scope) -> Given:
     return Given(value, _digits(scope.values[name]) if is_list else None, {})
 
 
+def _of_array(array: np.ndarray, made: ast.expr | None, scope: Scope) -> tuple[ast.expr, Mapping[str, Given]]:
+    """An array of NumPy's by the list that its author makes it of, where it still has those numbers."""
+    of: dict[str, Given] = {}
+    written: ast.expr = _digits(array.tolist())
+    if (
+        isinstance(made, ast.Call)
+        and made.args
+        and last_name(made.func) in ("array", "asarray")
+        and made.lineno < scope.before
+    ):
+        with contextlib.suppress(*NOTHING, ValueError):
+            found, said = NumberReader(of).elements(made.args[0], Scope(scope.values, scope.file, (), made.lineno))
+            if np.array(found, array.dtype).tobytes() == array.tobytes():
+                written = said
+    is_usual = np.array(array.tolist()).dtype == array.dtype
+    dtype = [] if is_usual else [ast.keyword("dtype", ast.Attribute(ast.Name("np"), array.dtype.name))]
+    return ast.Call(ast.Attribute(ast.Name("np"), "array"), [written], dtype), of
+
+
 def _digits(value: object) -> ast.expr:
     """A number, or a list or tuple of such, as Python writes it."""
     if isinstance(value, list | tuple):
@@ -451,11 +482,13 @@ def _digits(value: object) -> ast.expr:
 
 
 def _plain(value: object) -> Numbers | None:
-    """A number, or a list or tuple of such, or of these; None for anything else."""
+    """A number, or a list or tuple of such, or of these, or an array of NumPy's; None for anything else."""
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "if" and value.size <= _MOST_LISTED:
+        value = value.tolist()
     if type(value) in (list, tuple):
         found = [_plain(part) for part in value]
         return None if None in found or len(found) > _MOST_LISTED else tuple(found)
-    return value if type(value) in (int, float) else None
+    return value if type(value) in (int, float) and math.isfinite(value) else None
 
 
 @functools.lru_cache(maxsize=16)

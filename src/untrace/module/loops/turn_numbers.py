@@ -22,7 +22,11 @@ class TurnNumbers:
     numbers, and for the numbers in keys, where it has some. `used`: the variables of the author's that they have."""
 
     def __init__(
-        self, loop: AuthorLoop, templates: Iterable[object], elements: Sequence[Element], keys: Iterable[Sequence[str]] = ()
+        self,
+        loop: AuthorLoop,
+        templates: Iterable[object],
+        elements: Sequence[Element],
+        keys: Iterable[Sequence[str]] = (),
     ):
         self.loop = loop
         self.said: dict[Values, SaidNumber | None] = {}
@@ -97,8 +101,10 @@ def _whole(node: Any, count: int) -> Values | None:
 
 def _from_the_front(values: Values) -> Iterable[Values]:
     """The same where one end of them is counted from the end of a list."""
-    if len(values) > 1 and all(type(n) is int for n in values):
-        if values[-1] == -1 and values[-2] >= 0:
-            yield (*values[:-1], 2 * values[-2] - values[-3] if len(values) > 2 else values[-2] + 1)
-        if values[0] == -1 and values[1] >= 0:
-            yield (2 * values[1] - values[2] if len(values) > 2 else values[1] + 1, *values[1:])
+    numbers = [n for n in values if isinstance(n, int)]
+    if len(values) < 2 or len(numbers) < len(values):
+        return
+    if numbers[-1] == -1 and numbers[-2] >= 0:
+        yield (*numbers[:-1], 2 * numbers[-2] - numbers[-3] if len(numbers) > 2 else numbers[-2] + 1)
+    if numbers[0] == -1 and numbers[1] >= 0:
+        yield (2 * numbers[1] - numbers[2] if len(numbers) > 2 else numbers[1] + 1, *numbers[1:])
