@@ -175,9 +175,6 @@ class FunctionFacts:
     uneven: bool = False
     """Whether a variant of it splits an array into parts of different sizes."""
 
-    library: bool = False
-    """Whether it is a library's."""
-
     called_once: bool = False
     """Whether one place of the text calls it, so that it may stand there."""
 

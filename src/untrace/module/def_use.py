@@ -112,7 +112,7 @@ def scope_of(definition: Def, outer: Scope) -> Scope:
 def renamed(statement: Statement, old: str, new: str) -> Statement:
     """A statement with another name for a variable that it reads or binds, also in the statements below it."""
 
-    def bound(node: Any) -> Any:
+    def bound(node: object) -> object:
         if isinstance(node, Compound):
             return rebuilt(node, bound)
         if isinstance(node, (Assign, Unpack)) and old in targets_of(node):
@@ -123,4 +123,6 @@ def renamed(statement: Statement, old: str, new: str) -> Statement:
             return made
         return node
 
-    return bound(substituted(statement, {old: Name(new)}))
+    made = bound(substituted(statement, {old: Name(new)}))
+    assert isinstance(made, Statement)
+    return made

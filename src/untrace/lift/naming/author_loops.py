@@ -10,7 +10,7 @@ import ast
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from untrace.ir.said import Given, Number, Numbers, SaidNumber
 from untrace.lift.naming.expressions import Expressions, Found, Row
@@ -27,20 +27,23 @@ class Column:
     """Numbers that a loop goes through: its variable or variables for them, `over` what it goes by the author's words, with the
     numbers of the module in these, and what they are. `over`: None for what numbers the turns, `enumerate`.
 
-    `is_open`: whether one end of the range is not to be seen. `is_first`: whether it stands before all that is traced."""
+    `is_open`: whether it is a range of which one end is not to be seen. `is_first`: whether it stands before all that is traced."""
 
     target: ast.expr
     over: SaidNumber | None
     values: Sequence[Numbers]
-    is_range: bool = False
     is_open: bool = False
     is_first: bool = True
 
     @property
+    def counts(self) -> range | None:
+        """The numbers, where they are those of a range."""
+        return self.values if isinstance(self.values, range) else None
+
+    @property
     def step(self) -> int:
         """From one number to the next; 0 for what does not count."""
-        first, second, *_ = [*self.values, 0, 0]
-        return second - first if self.is_range and type(first) is int and type(second) is int else 0
+        return self.counts.step if self.counts is not None else 0
 
 
 class AuthorLoop:
@@ -60,7 +63,7 @@ class AuthorLoop:
         bound = {n.id for n in names if type(n.ctx) is ast.Store} & {n.id for n in names if type(n.ctx) is ast.Load}
         found = list(self._columns(node.target, node.iter))
         self.columns = [
-            c for c in found if variables_of(c.target).isdisjoint(bound if c.is_range else bound.union(tests))
+            c for c in found if variables_of(c.target).isdisjoint(bound if c.counts is not None else bound.union(tests))
         ]
         self.length = min([len(c.values) for c in found if c.over is not None and not c.is_open], default=None)
 
@@ -72,7 +75,7 @@ class AuthorLoop:
             case ast.Call(ast.Name(id="enumerate"), [of, *start], []) if len(parts) == 2:
                 first = self._read(start[0])[0] if start else 0
                 if type(first) is int:
-                    yield Column(parts[0], None, range(first, first + self.count), True)
+                    yield Column(parts[0], None, range(first, first + self.count))
                 yield from self._columns(parts[1], of)
             case ast.Call(ast.Name(id="zip"), args) if len(parts) == len(args):
                 for part, of in zip(parts, args, strict=True):
@@ -84,50 +87,51 @@ class AuthorLoop:
                 if found is None:
                     self.has_others = True
                 else:
-                    yield Column(target, *found, not self.has_others)
+                    yield replace(found, target=target, is_first=not self.has_others)
 
     @property
     def fits(self) -> bool:
         """Whether it has, or may have, so many turns."""
-        return self.length in (None, self.count) or self.has_others and self.length > self.count
+        return self.length is None or self.length == self.count or self.has_others and self.length > self.count
 
-    def _gone_through(self, iterable: ast.expr) -> tuple[SaidNumber, Sequence[Numbers], bool, bool] | None:
+    def _gone_through(self, iterable: ast.expr) -> Column | None:
         match iterable:
             case ast.Call(ast.Name(id="reversed" | "list" | "tuple" as name), [of], []):
                 inside = self._gone_through(of)
-                if inside is None or name != "reversed":
+                if inside is None or inside.over is None or name != "reversed":
                     return inside
-                (written, names), values, *kind = inside
-                return (ast.Call(ast.Name(name), [written], []), names), values[::-1], *kind
+                over = ast.Call(ast.Name(name), [inside.over[0]], []), inside.over[1]
+                return replace(inside, over=over, values=inside.values[::-1])
             case ast.Call(ast.Name(id="range"), [_, *_] as args, []):
-                return self._range(args)
+                return self._range(iterable, args)
         names: dict[str, Given] = {}
         try:
             values, written = NumberReader(names).elements(iterable, self.scope)
         except NOTHING:
             return None
-        return (written, names), values, False, False
+        return Column(iterable, (written, names), values)
 
-    def _range(self, args: Sequence[ast.expr]) -> tuple[SaidNumber, Sequence[Numbers], bool, bool] | None:
+    def _range(self, called: ast.expr, args: Sequence[ast.expr]) -> Column | None:
         """A range; where one end of it is not to be seen, by digits: that for so many turns."""
-        names: dict[str, Given] = {}
         if any(self.scope.is_of_a_turn(name) for arg in args for name in variables_of(arg)):
             return None
+        names: dict[str, Given] = {}
         found = [self._read(arg, names) for arg in args]
         start, stop, *rest = [value for value, _ in found] if len(args) > 1 else [0, found[0][0]]
         step = rest[0] if rest else 1
-        if not step or type(step) is not int:
+        if not isinstance(step, int) or not step:
             return None
-        is_open = type(start) is not int or type(stop) is not int
-        if is_open:
-            if type(start) is not int and (type(stop) is not int or abs(step) > 1):
-                return None
-            start = start if type(start) is int else stop - self.count * step
-            stop, names = start + self.count * step, {}
-            written = [ast.Constant(n) for n in (start, stop, step)][not start and step == 1 : 2 + (step != 1)]
-        else:
+        if isinstance(start, int) and isinstance(stop, int):
             written = [said for _, said in found if said is not None]
-        return (ast.Call(ast.Name("range"), written, []), names), range(start, stop, step), True, is_open
+            return Column(called, (ast.Call(ast.Name("range"), written, []), names), range(start, stop, step))
+        if not isinstance(start, int):
+            if not isinstance(stop, int) or abs(step) > 1:
+                return None
+            start = stop - self.count * step
+        stop = start + self.count * step
+        digits: list[ast.expr] = [ast.Constant(n) for n in (start, stop, step)]
+        digits = digits[not start and step == 1 : 2 + (step != 1)]
+        return Column(called, (ast.Call(ast.Name("range"), digits, []), {}), range(start, stop, step), True)
 
     def _read(self, node: ast.expr, names: dict[str, Given] | None = None) -> tuple[Number | None, ast.expr | None]:
         try:
@@ -146,14 +150,20 @@ class AuthorLoop:
 
     def counter(self) -> Column | None:
         """What counts the turns, where nothing else of the loop's are numbers."""
-        return self.columns[0] if len(self.columns) == 1 and self.columns[0].is_range else None
+        return self.columns[0] if len(self.columns) == 1 and self.columns[0].counts is not None else None
 
     def _counted(self, row: Row) -> SaidNumber | None:
         """`i + 2`, of what counts the turns, where this is not seen in the source."""
         counter = self.counter()
-        if counter is None or not isinstance(counter.target, ast.Name) or not all(type(n) in (int, float) for n in row):
+        numbers = [n for n in row if isinstance(n, int | float)]
+        if (
+            counter is None
+            or counter.counts is None
+            or len(numbers) < len(row)
+            or not isinstance(counter.target, ast.Name)
+        ):
             return None
-        more = {value - number for value, number in zip(row, counter.values, strict=False)}
+        more = {value - number for value, number in zip(numbers, counter.counts, strict=False)}
         if len(more) > 1 or not float(shift := next(iter(more))).is_integer():
             return None
         by = ast.Constant(abs(int(shift)))
@@ -219,7 +229,7 @@ def author_loops(turns: Sequence[Sequence[Sequence[Frame]]]) -> Iterator[AuthorL
     if not common:
         return
     every = [frames for turn in turns for frames in turn]
-    times = min(Counter(map(tuple, turns[0])).values())
+    times = min(Counter(map(tuple, turns[0])).values(), default=1)
     found: list[tuple[bool, AuthorLoop]] = []
     inner: int | None = 1
     for node, around in reversed(common.items()):

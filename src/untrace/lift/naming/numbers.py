@@ -478,6 +478,7 @@ def _digits(value: object) -> ast.expr:
     if isinstance(value, list | tuple):
         parts = [_digits(part) for part in value]
         return ast.Tuple(parts) if isinstance(value, tuple) else ast.List(parts)
+    assert isinstance(value, int | float)
     return ast.Constant(value)
 
 
@@ -485,10 +486,11 @@ def _plain(value: object) -> Numbers | None:
     """A number, or a list or tuple of such, or of these, or an array of NumPy's; None for anything else."""
     if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "if" and value.size <= _MOST_LISTED:
         value = value.tolist()
-    if type(value) in (list, tuple):
-        found = [_plain(part) for part in value]
-        return None if None in found or len(found) > _MOST_LISTED else tuple(found)
-    return value if type(value) in (int, float) and math.isfinite(value) else None
+    if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= _MOST_LISTED:
+        found = [plain for part in value if (plain := _plain(part)) is not None]
+        return tuple(found) if len(found) == len(value) else None
+    is_number = isinstance(value, int | float) and type(value) in (int, float) and math.isfinite(value)
+    return value if is_number else None
 
 
 @functools.lru_cache(maxsize=16)

@@ -593,7 +593,6 @@ class Outliner(FunctionNames):
                 is_one_of_several=self.made_of[callee.code] > 1,
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
-                library=callee.library,
                 given=[(places, root.example) for root, places in self.trees.whole(results)],
                 called_once=is_called_once(shape, results) and not saved and not self._is_loop(piece),
             )

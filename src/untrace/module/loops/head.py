@@ -93,22 +93,22 @@ class Head:
         lists = [c for c in columns if c.step != 1]
         first_ones = 0
         for column in columns:
-            counts = column.step == 1 and isinstance(column.target, ast.Name)
             target = self._target(column.target, used)
-            if counts and (self.iterables or lists):
-                self.counter, self.start = target, column.values[0]
+            counts = column.counts if column.step == 1 else None
+            if counts is not None and (self.iterables or lists):
+                self.counter, self.start = target, counts.start
                 continue
-            start, last = column.values[0], column.values[self.count - 1]
-            digits = [Text(str(n)) for n in ([start, last + 1] if start else [last + 1])] if column.over is None else []
             place = first_ones if column.is_first else len(self.iterables)
             first_ones += 1
             self.targets.insert(place, target)
-            self.iterables.insert(place, Call("range", digits) if digits else module.said(*column.over))
+            self.iterables.insert(
+                place, module.said(*column.over) if column.over is not None else _digits(column.counts)
+            )
 
     def _target(self, target: ast.expr, used: set[str]) -> str:
         if isinstance(target, ast.Tuple):
             return f"({', '.join([self._target(part, used) for part in target.elts])})"
-        name = target.id
+        name = target.id if isinstance(target, ast.Name) else ""
         if name not in used:
             return "_"
         self.variables[name] = self.fresh(name if name.strip("_") else "i")
@@ -173,6 +173,8 @@ class Head:
                 names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(words)]
                 self.targets.append(f"({', '.join(names)})")
                 return [along(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
+            words = members[0].word()
+        if words in self.roller.taken - self.roller.targets:  # by something else that the author calls so
             words = members[0].word()
         name = self.fresh(words)
         self.words.append(name)
@@ -256,6 +258,11 @@ class Head:
 
 
 # ------------------------------------------------------------------ the author's loop
+
+
+def _digits(span: range | None) -> Expr:
+    assert span is not None  # that is what `enumerate` counts
+    return Call("range", [Text(str(n)) for n in ((span.start, span.stop) if span.start else (span.stop,))])
 
 
 def source_word(element: Element) -> str:

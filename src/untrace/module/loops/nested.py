@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from untrace.module.def_use import read_by, renamed, targets_of
-from untrace.python.statements import Assign, Compound, Def, For, Parameter, Return, Statement
+from untrace.python.statements import Assign, Compound, Def, For, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Name, Symbol, Tuple
 from untrace.python.walk import copied
 
@@ -50,8 +50,7 @@ def roll_body(
 def _bound_as(statement: Statement, old: str, new: str) -> Statement:
     """A statement that binds another name, but reads the old one."""
     made = renamed(statement, old, new)
-    assert type(made) is type(statement)
-    if isinstance(made, Assign):
+    if isinstance(made, (Assign, Unpack)) and isinstance(statement, (Assign, Unpack)):
         made = copied(made)
         made.value = statement.value
     return made

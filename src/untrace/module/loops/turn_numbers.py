@@ -52,21 +52,18 @@ class TurnNumbers:
         inside = [n for found in self.said.values() if found is not None for n in ast.walk(found[0])]
         return {n.id for n in inside if isinstance(n, ast.Name)} & names
 
-    def values(self, node: Any) -> Values | None:
+    def values(self, node: object) -> Values | None:
         """What stands for a node in each turn, where it has an expression."""
-        if type(node) is Row:
+        if isinstance(node, Row):
             return node.key
-        if type(node) not in (Tuple, List):
-            return None
         whole = _whole(node, self.loop.count)
         return whole if whole is not None and self.said.get(whole) is not None else None
 
     def _look(self, node: Any) -> Any:
-        if type(node) in (Tuple, List):
-            whole = _whole(node, self.loop.count)
-            if whole is not None and self._find(whole, False):
-                return node
-        if type(node) is Row:
+        whole = _whole(node, self.loop.count)
+        if whole is not None and self._find(whole, False):
+            return node
+        if isinstance(node, Row):
             self._find(node.key)
             return node
         return rebuilt(node, self._look)
@@ -86,8 +83,10 @@ def places_of(element: Element) -> Values:
     return tuple([int(text) if text.isdecimal() else -1 for text in element.texts])
 
 
-def _whole(node: Any, count: int) -> Values | None:
+def _whole(node: object, count: int) -> Values | None:
     """The tuples that one of numbers is in the turns; None where it is none, or the same in all."""
+    if not isinstance(node, Tuple | List):
+        return None
     rows: list[Values] = []
     for part in node.elements:
         if type(part) is Row:
