@@ -172,6 +172,13 @@ def of_an_object(x, ps):
     return NET.run(x)
 
 
+def passed_both(x, ps):
+    for i in range(TURNS):
+        for j in range(INNER):
+            x = step(x, 0.5, i + j + 1) * x[i] + x[j]
+    return x
+
+
 def ambiguous(x, ps):
     for i in range(TURNS):
         x = x + x[i] * PLACES[i]
@@ -253,6 +260,7 @@ LOOPS: dict[str, list[str]] = {
     ],
     "streamed": ["for (cx, cy), w in zip(VELOCITIES, SHARES):", "w * jnp.roll(x, (cx, cy), axis=(0, 1))"],
     "of_an_object": ["for d, s in zip(NET_STRIDES, NET_SCALES):", "NET_STRIDES = (1, 2, 3)", "NET_SCALES = [0.5, 0.25, 0.125]"],
+    "passed_both": ["for i in range(TURNS):", "    for j in range(INNER):", "step(x, i + j + 1) * x[i] + x[j]"],
     "ambiguous": [],
     "chosen": [],
     "triangular": [],

@@ -217,8 +217,8 @@ class AuthorLoop:
 
 
 def author_loops(turns: Sequence[Sequence[Sequence[Frame]]]) -> Iterator[AuthorLoop]:
-    """The loops that turns of equations with these frames may be those of, the likeliest first: a loop around others has what
-    is in these several times in one turn."""
+    """The loops that turns of equations with these frames may be those of, innermost first: one around others has what is in these
+    several times in one turn."""
     common: dict[ast.For, tuple[Frame, ...]] | None = None
     for frames in [frames for turn in turns for frames in turn]:
         known = [(k, f) for k, f in enumerate(frames, 1) if f.line is not None]
@@ -230,14 +230,12 @@ def author_loops(turns: Sequence[Sequence[Sequence[Frame]]]) -> Iterator[AuthorL
         return
     every = [frames for turn in turns for frames in turn]
     times = min(Counter(map(tuple, turns[0])).values(), default=1)
-    found: list[tuple[bool, AuthorLoop]] = []
     inner: int | None = 1
     for node, around in reversed(common.items()):
         loop = AuthorLoop(node, around, every, len(turns))
-        if loop.fits:
-            found.append((inner is not None and inner != times, loop))
+        if loop.fits and (inner is None or inner == times or len(common) == 1):
+            yield loop
         inner = None if inner is None or loop.length is None else inner * loop.length
-    yield from [loop for _, loop in sorted(found, key=lambda pair: pair[0])]
 
 
 def goes_through_numbers(frames: Sequence[Frame]) -> bool:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -41,14 +42,21 @@ class Expressions:
                 self._look(node, scope)
 
     def said(self, row: Row) -> Sequence[SaidNumber]:
-        """Those that have these values, or whose negative has; of one inside another the outer one."""
+        """Those that have these values, or whose negative has; of one inside another the outer one, and first those that are in no
+        other that is known."""
         for sign in (1, -1):
             equal = [(node, said) for node, values, said in self.found if _equal(values, row, sign)]
+            whole = [(node, said) for node, said in equal if node not in self._inner]
             inside = {part for node, _ in equal for part in ast.walk(node) if part is not node}
-            found = {ast.dump(said[0]): said for node, said in equal if node not in inside}
+            found = {ast.dump(said[0]): said for node, said in whole or equal if node not in inside}
             if found:
                 return [(w if sign == 1 else ast.UnaryOp(ast.USub(), w), names) for w, names in found.values()]
         return ()
+
+    @functools.cached_property
+    def _inner(self) -> set[ast.AST]:
+        """What is in one of them."""
+        return {part for node, _, _ in self.found for part in ast.walk(node) if part is not node}
 
     def _look(self, node: ast.expr, scope: Scope) -> None:
         for fixed in self.inner:
