@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "columns": (columns, (A, np.stack([A, A + 1, A * 2])), "for t in range(5):"),
     "picked": (picked, (A, np.stack([A, A + 1, A * 2])), "for t in range(5):"),
     "calls alone": (calls_alone, (X,), "for _ in range(TURNS):"),
-    "kept by name": (kept_by_name, (X, A), 'zip(("l1", "l2", "l3"), range(FIRST, TURNS)):'),
+    "kept by name": (kept_by_name, (X, A), "for i in range(FIRST, TURNS):"),
     "trained": (trained, (X, A, X), "for _ in range(TURNS):"),
 }
 

@@ -109,7 +109,7 @@ X, CS = np.linspace(0.1, 1.0, 5, dtype=np.float32), np.arange(5, dtype=np.float3
 @pytest.mark.parametrize(
     ("fn", "loop", "inside"),
     [
-        (collected, "for i, param in enumerate(params):", "block(param, x, cs[i])"),
+        (collected, "for i, p in enumerate(params):", "block(p, x, cs[i])"),
         (by_number, "for i, param in enumerate(params):", "cs[i + 1]"),
         (differentiated, "for i, layer in enumerate(p):", "block(layer, x_2, cs[i])"),
         (keys_folded, "for i, p in enumerate(params):", "jax.random.fold_in(key, i)"),

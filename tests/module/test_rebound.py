@@ -69,12 +69,13 @@ def test_a_value_that_is_returned_keeps_its_name():
 def test_a_list_of_the_values_on_the_way():
     def f(x):
         found = []
-        for i in range(3):
-            x = jnp.sin(x) * (i + 1.5) + x
-            found.append(x)
+        x = jnp.sin(x) * 1.5 + x
+        found.append(x)
+        x = jnp.sin(x) * 2.5 + x
+        found.append(x)
         return found
 
-    assert has(written(f, X), "x = jnp.sin(x) * 1.5 + x\nx_2 = jnp.sin(x) * 2.5 + x")
+    assert has(written(f, X), "x = jnp.sin(x) * 1.5 + x\nreturn [x, jnp.sin(x) * 2.5 + x]")
 
 
 def test_bodies_of_loops():

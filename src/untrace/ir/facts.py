@@ -15,6 +15,7 @@ from untrace.ir.trees import BodyTrees, Tree
 from untrace.ir.types import Jaxpr, Origin, PyTree, Variable
 from untrace.ir.values import Atom, Constant, Value
 from untrace.provenance.call_records import Access
+from untrace.provenance.sites import Frame
 
 # From a tree to a part of it: ("item", the key as source, how many children the tuple or list has, 0 for a dict) or
 # ("attribute", its name, 0) each.
@@ -144,6 +145,9 @@ class FunctionFacts:
     passed_as: Mapping[str, SaidNumber] = field(default_factory=dict)
     """The author's expressions for some of them, of numbers of the module, where all its calls have the same."""
 
+    callee: Frame | None = None
+    """The frame of the author's function in one of its calls."""
+
     accesses: Sequence[Access | None] = ()
     """What the author's function has each of the parameters as; None where that is not known. Empty: of none."""
 
@@ -170,9 +174,6 @@ class FunctionFacts:
 
     uneven: bool = False
     """Whether a variant of it splits an array into parts of different sizes."""
-
-    library: bool = False
-    """Whether it is a library's."""
 
     called_once: bool = False
     """Whether one place of the text calls it, so that it may stand there."""

@@ -12,33 +12,21 @@ import numpy as np
 from untrace.ir.types import Data
 
 Number: TypeAlias = "int | float"
+Numbers: TypeAlias = "Number | tuple[Numbers, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A number of the author's module. `made`: the expression that it is given there, of other such numbers or of pi, where it
-    still has that value; those numbers are `of`, by name."""
+    """A number of the author's module, or a list of such. `made`: the expression that it is given there, of other such numbers or
+    of pi, where it still has that value; those numbers are `of`, by name."""
 
-    value: Number
+    value: Numbers
     made: ast.expr | None
     of: Mapping[str, Given]
 
 
 # The author's expression for a number, and the numbers of the module that are in it, by name.
 SaidNumber: TypeAlias = tuple[ast.expr, Mapping[str, Given]]
-
-
-@dataclass(frozen=True, slots=True)
-class SaidLoop:
-    """A loop of the author's: its variable, "" where it has none for a number; the number that it begins with; the arguments
-    of the `range` that it goes through, by his words or by digits, none where it numbers the elements of something. `step`: from
-    one number to the next. `is_reversed`: whether it goes through that range from its end."""
-
-    variable: str
-    start: int
-    bounds: tuple[SaidNumber, ...]
-    step: int = 1
-    is_reversed: bool = False
 
 
 Rows: TypeAlias = "ast.expr | list[Rows]"

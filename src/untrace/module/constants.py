@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from untrace import jax_compat
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import Constant, Literal
-from untrace.ir.said import Given, Rows, SaidArray, SaidComputed
+from untrace.ir.said import Given, Numbers, Rows, SaidArray, SaidComputed
 from untrace.provenance.sites import Provenance
 from untrace.python import helpers
 from untrace.python.names import Scope
@@ -22,6 +23,13 @@ from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, List, Name, 
 from untrace.python.values import SMALL_BYTES, Values
 
 # Constructors that give the same bits in `jax.numpy`.
+_PYTHONS = (
+    "len",
+    "list",
+    "range",
+    "reversed",
+    "tuple",
+)  # that may be in an author's expression for what a loop goes through
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
 
@@ -44,7 +52,7 @@ class ConstantWriter:
         self._constants_by_bits: dict[Any, Expr] = {}
         self._jax_constants: dict[Constant, Expr] = {}
         self._literals: dict[Any, Expr] = {}
-        self._numbers: dict[tuple[str, float], Name] = {}
+        self._numbers: dict[tuple[str, Numbers], Name] = {}
         self.arrays: dict[str, Any] = {}  # by the name that it has in the module: an array
         # What functions that differ in a number or an array call it, by its text.
         self.words: dict[str | None, str] = {}
@@ -186,11 +194,18 @@ class ConstantWriter:
             found = self._module_name(base, self._of_jax("copy", found))
         return found
 
-    def said(self, node: Rows, numbers: Mapping[str, Given]) -> Expr:
-        """An expression of the author's of numbers, or a list of such; the module has those by their names then."""
+    def said(
+        self, node: Rows, numbers: Mapping[str, Given], variables: Mapping[str, str] = MappingProxyType({})
+    ) -> Expr:
+        """An expression of the author's of numbers, or a list of such; the module has those by their names then. variables: what
+        variables of his are called in the text."""
         if isinstance(node, list):
             return List([self.said(part, numbers) for part in node])
-        return of_source(node, lambda name: self._said_name(name, numbers, self.namespace))
+
+        def named(name: str) -> Expr:
+            return Name(variables[name]) if name in variables else self._said_name(name, numbers, self.namespace)
+
+        return of_source(node, named)
 
     def _said_name(self, name: str, numbers: Mapping[str, Given], mathematics: str) -> Expr:
         """A name of a number or of a Python module, in an expression of the author's."""
@@ -198,6 +213,8 @@ class ConstantWriter:
             given = numbers[name]
             made = None if given.made is None else self.said(given.made, given.of)
             return self.number_named(name, given.value, made)
+        if name in _PYTHONS:
+            return Text(name)
         module = mathematics if name == "math" else name.removeprefix("python.")
         self.modules.add(module)
         return Text(module)
@@ -303,11 +320,13 @@ class ConstantWriter:
         self.constants.append(Assign([name], expr))
         return Name(name)
 
-    def number_named(self, name: str, value: float, made: Expr | None = None) -> Name:
-        """The module's name for a number of the author's module: it has `GRAVITY = 9.81` then, or what it is `made` of."""
+    def number_named(self, name: str, value: Numbers, made: Expr | None = None) -> Name:
+        """The module's name for a number of the author's module, or a list of them: it has `GRAVITY = 9.81` then, or what it is
+        `made` of."""
         found = self._numbers.get((name, value))
         if found is None:
-            expr = Text(repr(value), UNARY if value < 0 else ATOM) if made is None else made
+            digits = repr(value)
+            expr = Text(digits, UNARY if digits[0] == "-" else ATOM) if made is None else made
             found = self._numbers[name, value] = self._module_name(identifier(name, "number"), expr)
         return found
 

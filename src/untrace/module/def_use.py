@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from untrace.python.names import Scope
-from untrace.python.statements import Assign, Def, Statement, Unpack
+from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
 from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, along
 from untrace.python.walk import copied, nodes_of, rebuilt, slots_backwards
 
@@ -110,11 +110,19 @@ def scope_of(definition: Def, outer: Scope) -> Scope:
 
 
 def renamed(statement: Statement, old: str, new: str) -> Statement:
-    """A statement with another name for a variable that it reads or binds."""
-    made = substituted(statement, {old: Name(new)})
-    if isinstance(made, (Assign, Unpack)) and old in targets_of(made):
-        made = copied(made)
-        made.targets = [
-            (new if t == old else t) if type(t) is str else substituted(t, {old: Name(new)}) for t in made.targets
-        ]
+    """A statement with another name for a variable that it reads or binds, also in the statements below it."""
+
+    def bound(node: object) -> object:
+        if isinstance(node, Compound):
+            return rebuilt(node, bound)
+        if isinstance(node, (Assign, Unpack)) and old in targets_of(node):
+            made = copied(node)
+            made.targets = [
+                (new if t == old else t) if type(t) is str else substituted(t, {old: Name(new)}) for t in node.targets
+            ]
+            return made
+        return node
+
+    made = bound(substituted(statement, {old: Name(new)}))
+    assert isinstance(made, Statement)
     return made

@@ -120,7 +120,7 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
         said = author_number(w.module, w.equation, value) if size is None else _with_names(w.module, w.equation, size)
         return number(w, value) if said is None else said
-    if kind is int and _is_rest(w, place):
+    if kind is int and _is_rest(w.module, w.equation, place):
         return Text("-1", UNARY)
     if (
         kind is int
@@ -137,24 +137,20 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
     return _with_names(w.module, w.equation, found, _times(w.equation, int(value))) if kind is int else found
 
 
-def _is_rest(w: Any, place: tuple[int, int]) -> bool:
+def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int]) -> bool:
     """Whether a size is what is left, as the author says it."""
-    name = getattr(w.equation.callee, "name", "")
-    return (
-        name.endswith(".reshape")
-        and w.equation.origin is not None
-        and says_rest(w.module.provenance.site(w.equation.origin), place)
-    )
+    is_shape = getattr(equation.callee, "name", "").endswith(".reshape") and equation.origin is not None
+    return is_shape and says_rest(module.provenance.site(equation.origin), place)
 
 
-def with_author_numbers(w: Any, operands: Sequence[Expr]) -> Sequence[Expr]:
+def with_author_numbers(module: ConstantWriter, equation: Equation, operands: Sequence[Expr]) -> Sequence[Expr]:
     """The operands of a loop, those that are numbers by their author's words."""
     found = list(operands)
-    for n, atom in enumerate(w.equation.inputs):
+    for n, atom in enumerate(equation.inputs):
         value = atom.value if type(atom) is Literal and getattr(atom.aval, "weak_type", False) else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             plain = int(value) if isinstance(value, int) else float(value)
-            found[n] = author_number(w.module, w.equation, plain) or found[n]
+            found[n] = author_number(module, equation, plain) or found[n]
     return found
 
 

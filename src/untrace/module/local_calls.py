@@ -309,6 +309,7 @@ def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leave
         module.attributes.setdefault(found, body.facts.attributes)
         module.passed.setdefault(found, body.facts.passed)
         module.passed_as.setdefault(found, body.facts.passed_as)
+        module.callees.setdefault(found, body.facts.callee)
         module.left.setdefault(found, _left(body, [p.name for p in definition.params]))
         for atom, word in body.facts.words:
             module.words.setdefault(module.text_of(atom), word)

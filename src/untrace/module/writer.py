@@ -102,10 +102,10 @@ class ModuleWriter(ConstantWriter):
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.called_from: dict[str, Sequence[Frame]] = {}  # by name: where the author made one of its calls
         self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
-        # By name: the author's parameters that none of a function's is, where all of these are the author's.
-        self.left: dict[str, tuple[str, ...]] = {}
+        self.left: dict[str, tuple[str, ...]] = {}  # by name: the author's parameters that none of these is
         self.passed: dict[str, Mapping[str, int | float]] = {}  # of local functions: `passed` of their facts
         self.passed_as: dict[str, Mapping[str, SaidNumber]] = {}  # and `passed_as`
+        self.callees: dict[str, Frame | None] = {}  # and `callee`
         self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
         self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
         self.residuals: Mapping[Value, Value] = {}  # what a loop takes of what was stacked -> the value there

@@ -184,11 +184,9 @@ class Site:
         return f"Site({list(self.frames)}, {self.phase}, {'/'.join(self.scopes)})"
 
 
-def is_in_loop(frames: Sequence[Frame], over: str = "") -> bool:
-    """Whether a `for` of one of the user's functions is around what has these frames. over: what it has to call for what it goes
-    through: `range`."""
-    loops = (n for f in frames if not f.library and f.line is not None for n in syntax.loops_around(f.code, f.line))
-    return any(not over or any(isinstance(n, ast.Name) and n.id == over for n in ast.walk(loop.iter)) for loop in loops)
+def is_in_loop(frames: Sequence[Frame]) -> bool:
+    """Whether a `for` of one of the user's functions is around what has these frames."""
+    return any(not f.library and f.line is not None and syntax.loops_around(f.code, f.line) for f in frames)
 
 
 NOWHERE = Site((), (), (), False)

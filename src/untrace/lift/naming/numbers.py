@@ -8,17 +8,18 @@ Nothing of the author's is run for it: names are looked up in the module, and Py
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from untrace.ir.said import Given, Number, Rows, SaidArray, SaidLoop, SaidNumber
-from untrace.lift.naming.scope import NOTHING, NoNumber, Scope, assigned
-from untrace.provenance import syntax
+from untrace.ir.said import Given, Number, Numbers, Rows, SaidArray, SaidNumber
+from untrace.lift.naming.scopes import NoNumber, Scope, assigned
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame, Site
 
@@ -27,8 +28,7 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST_POWER = 64
-_MOST_TURNS = 64  # of a loop whose number is looked for
-_MOST_LISTED = 64  # times that the elements of a list stand in it
+_MOST_LISTED = 128  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
@@ -36,6 +36,9 @@ _MODULES = ("math", "numpy", "jax.numpy")
 _FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos")
 }
+
+
+NOTHING = (NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
 
 
 def said_number(
@@ -129,6 +132,11 @@ def _at_place(node: ast.AST, place: int, count: int) -> ast.expr | None:
     return rows[0][place] if len(rows) == 1 and place >= 0 else None
 
 
+def _parts(node: ast.expr) -> Sequence[ast.expr]:
+    """The elements of tuples and lists in each other; a node that is none by itself."""
+    return [p for e in node.elts for p in _parts(e)] if isinstance(node, ast.Tuple | ast.List) else (node,)
+
+
 def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> Mapping[str, SaidNumber]:
     """The author's names for numbers (by their digits) that are, with sizes, the arithmetic of one thing that an equation takes: SWEEPS for the
     6 of `x / (SWEEPS * x.size)`. Nothing where he has others there, in another number, or two names for one, or them in fewer
@@ -159,6 +167,8 @@ def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNum
         case ast.Constant(value=int() | float() as value) if type(value) is not bool:
             words.setdefault(repr(value), {})[""] = None
             return Counter([repr(value)])
+        case ast.Name(id=name) if not scope.has_global(name) and scope.is_of_a_turn(name):
+            return Counter([name])
         case ast.Name() | ast.Attribute() | ast.Subscript():
             names: dict[str, Given] = {}
             try:
@@ -168,56 +178,6 @@ def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNum
             words.setdefault(repr(value), {})[ast.dump(written)] = (written, names) if names else None
             return Counter([repr(value)])
     return Counter()
-
-
-def said_loop(places: Iterable[Sequence[Frame]], count: int) -> SaidLoop | None:
-    """The loop of the author's over a range of so many numbers, inside which all that has these frames was traced; where there
-    are several, or it is not seen of how many, its length has digits. None where there is none."""
-    common: dict[ast.For, tuple[Frame, ...]] | None = None
-    for frames in places:
-        known = [(k, f) for k, f in enumerate(frames, 1) if f.line is not None]
-        loops = {n: tuple(frames[:k]) for k, f in known for n in syntax.loops_around(f.code, f.line)}
-        common = loops if common is None else {n: f for n, f in common.items() if n in loops}
-    digits = ((ast.Constant(count), {}),)
-    found: dict[str, SaidLoop] = {}
-    for loop, around in reversed((common or {}).items()):
-        variable = loop.target.id if isinstance(loop.target, ast.Name) else ""
-        match loop:
-            case ast.For(ast.Tuple([ast.Name(id=number), _]), ast.Call(ast.Name(id="enumerate"), [_], [])):
-                found[ast.dump(loop.iter)] = SaidLoop(number, 0, ())
-                continue
-        iterable, is_reversed = loop.iter, False
-        match iterable:
-            case ast.Call(ast.Name(id="reversed"), [inside], []):
-                iterable, is_reversed = inside, True
-        if not isinstance(iterable, ast.Call) or last_name(iterable.func) != "range":
-            break
-        try:
-            turns, bounds = _range_of(iterable, Scope.of(around))
-        except NOTHING:
-            found.setdefault("", SaidLoop(variable, 0, digits))
-            break
-        if len(turns) == count:
-            turns = turns[::-1] if is_reversed else turns
-            found[ast.dump(loop.iter)] = SaidLoop(variable, turns.start, bounds, turns.step, is_reversed)
-    return next(iter(found.values())) if len(found) == 1 else SaidLoop("", 0, digits) if found else None
-
-
-def _range_of(iterable: ast.expr, scope: Scope) -> tuple[range, tuple[SaidNumber, ...]]:
-    """What `range(stop)` is, and its arguments by the author's words. Raises NoNumber for what is no such call."""
-    match iterable:
-        case ast.Call(func=ast.Name(id="range"), args=[_, *_] as args, keywords=[]):
-            found: list[tuple[int, SaidNumber]] = []
-            for arg in args:
-                names: dict[str, Given] = {}
-                value, written = NumberReader(names).value(arg, scope)
-                if type(value) is not int:
-                    raise NoNumber
-                found.append((value, (written if names else ast.Constant(value), names)))
-            if len(found) == 3 and not found[2][0]:
-                raise NoNumber
-            return range(*[value for value, _ in found]), tuple([said for _, said in found])
-    raise NoNumber
 
 
 def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
@@ -287,11 +247,6 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
     return ()
 
 
-def _parts(node: ast.expr) -> Sequence[ast.expr]:
-    """The elements of tuples and lists in each other; a node that is none by itself."""
-    return [p for e in node.elts for p in _parts(e)] if isinstance(node, ast.Tuple | ast.List) else (node,)
-
-
 def _of_index(index: ast.expr) -> Sequence[ast.expr]:
     parts = index.elts if isinstance(index, ast.Tuple) else (index,)
     slices = [(p.lower, p.upper, p.step) if isinstance(p, ast.Slice) else (p,) for p in parts]
@@ -310,20 +265,17 @@ def _that_is(
     """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
-    tries: list[tuple[int | None, int | None]] = [(None, None), *[(length, None) for length in lengths]]
-    for length, turn in tries:
+    for length in (None, *lengths):
         of: dict[str, Given] = {}
-        reader = NumberReader(of, length, turn)
+        reader = NumberReader(of, length)
         try:
             number, written = reader.value(part, scope)
         except NOTHING:
-            if reader.turns is not None and turn is None:
-                tries[1:] = [(None, k) for k in reader.turns]
             continue
         with np.errstate(over="ignore"):
             if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None):
                 found.append((written, of))
-        if not reader.guessed and turn is None:
+        if not reader.guessed:
             break
     if len(found) != 1 or sum(isinstance(n, ast.Name | ast.Constant) for n in ast.walk(found[0][0])) > _LARGEST:
         return None
@@ -331,30 +283,23 @@ def _that_is(
     return found[0][0]
 
 
-def _turns(scope: Scope, name: str) -> Sequence[int] | None:
-    """The numbers that a name goes through in a loop around what runs; None for what is no variable of a loop over a range."""
-    frame = scope.frames[-1] if scope.frames else None
-    for loop in reversed(syntax.loops_around(frame.code, frame.line)) if frame is not None and frame.line else ():
-        if isinstance(loop.target, ast.Name) and loop.target.id == name:
-            iterable = loop.iter
-            match iterable:
-                case ast.Call(ast.Name(id="reversed"), [inside], []):
-                    iterable = inside
-            try:
-                return _range_of(iterable, scope)[0][:_MOST_TURNS]
-            except NOTHING:
-                return None
-    return None
+class Turn(NamedTuple):
+    """What the variables of a loop are in one of its turns, in the function of so many frames, and those of loops inside of it,
+    which stand in digits."""
+
+    depth: int
+    variables: Mapping[str, Numbers]
+    fixed: Mapping[str, Numbers]
 
 
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
-    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: what the variable of a loop is taken
-    for; `turns`: what it goes through, where there is one."""
+    is taken for that is no number of the module; `guessed`: whether there is one. `turn`: that of a loop which all is of; `read`:
+    the variables of it that were read."""
 
-    def __init__(self, names: dict[str, Given], guess: int | None = None, turn: int | None = None):
+    def __init__(self, names: dict[str, Given], guess: int | None = None, turn: Turn | None = None):
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
-        self.turns: Sequence[int] | None = None
+        self.read: set[str] = set()
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         """The value of an expression of numbers, none of them larger than a float. Raises NoNumber and ArithmeticError."""
@@ -373,11 +318,10 @@ class NumberReader:
                     self.names[name] = _given(name, found, scope)
                     return found, node
             case ast.Name(id=name):
-                turns = _turns(scope, name)
-                if turns is not None:
-                    return self._of_turn(turns)
+                if self._varies(name, scope):
+                    return self._one(self._of_turn(name, scope))
                 if (number := scope.setting(name)) is not None:
-                    return self._named(name, number, scope)
+                    return self._one(self._named(name, number, scope))
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
@@ -386,15 +330,13 @@ class NumberReader:
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
                 if attribute in _OF_MODULES and scope.is_module(name, _MODULES):
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
-                return self._of_settings(node, scope)
-            case ast.Subscript(value=ast.Name(), slice=ast.Constant(value=int())):
-                return self._of_settings(node, scope)
+                return self._one(self._of_settings(node, scope))
             case (
                 ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Subscript())
                 | ast.Subscript(slice=ast.Constant(value=str()))
             ):
                 if not isinstance(node, ast.Attribute) or node.attr not in ("size", "ndim"):
-                    return self._of_settings(node, scope)
+                    return self._one(self._of_settings(node, scope))
                 return self._guessed()
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 found, written = self.value(operand, scope)
@@ -406,7 +348,13 @@ class NumberReader:
                 return ARITHMETIC[type(op)](left, right), ast.BinOp(one, op, other)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
-            case ast.Call(func=ast.Name(id="len")):
+            case ast.Subscript(value=listed, slice=index):
+                return self._one(self._element(listed, index, scope))
+            case ast.Call(func=ast.Name(id="len"), args=args):
+                if len(args) == 1 and isinstance(args[0], ast.Name):
+                    with contextlib.suppress(NoNumber):
+                        values, listed = self.elements(args[0], scope)
+                        return len(values), ast.Call(node.func, [listed], [])
                 return self._guessed()
             case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=called), args=[part], keywords=[]) if (
                 called in _FUNCTIONS and scope.is_module(module, ("math", "numpy"))
@@ -420,24 +368,25 @@ class NumberReader:
                 return self.value(part, scope)
         raise NoNumber
 
-    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Number, ast.expr]:
+    def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Numbers, ast.expr]:
         """`CONFIG.rate` and `CONFIG["rate"]`, of an object that only holds values, as `CONFIG_RATE`."""
         found, name = scope.held(node)
-        made = scope.made(node)
-        is_number = isinstance(found, int | float) and made is not None
-        return self._named(name, found, scope, _given_as(made[0], found, made[1]) if is_number else None)
+        made, plain = scope.made(node), _plain(found)
+        return self._named(
+            name, found, scope, None if made is None or plain is None else _given_as(made[0], plain, found, made[1])
+        )
 
-    def _named(self, name: str, found: object, scope: Scope, given: Given | None = None) -> tuple[Number, ast.expr]:
-        """A number that has no name of the module, by one that is made for it."""
-        name = name.upper()
-        if not isinstance(found, int | float) or type(found) not in (int, float) or not name.isidentifier():
+    def _named(self, name: str, found: object, scope: Scope, given: Given | None = None) -> tuple[Numbers, ast.expr]:
+        """A number, or a list of them, that has no name of the module, by one that is made for it."""
+        name, plain = name.upper(), _plain(found)
+        if plain is None or not name.isidentifier():
             raise NoNumber
         if name in scope.values:  # which may be what it was made of: `update = with_rate(RATE)`
-            if type(scope.values[name]) is not type(found) or scope.values[name] != found:
+            if type(scope.values[name]) is not type(found) or _plain(scope.values[name]) != plain:
                 raise NoNumber
-            given = _given(name, found, scope)
-        self.names[name] = given or Given(found, None, {})
-        return found, ast.Name(name)
+            given = _given(name, plain, scope)
+        self.names[name] = given or Given(plain, _digits(found) if isinstance(plain, tuple) else None, {})
+        return plain, ast.Name(name)
 
     def rows(self, node: ast.expr, scope: Scope, array: np.ndarray) -> Rows:
         """What a list of lists has for each element of an array."""
@@ -475,12 +424,87 @@ class NumberReader:
             return self._guessed()
         return found, ast.Constant(found)
 
-    def _of_turn(self, turns: Sequence[int]) -> tuple[Number, ast.expr]:
-        """The variable of a loop: `DECAY**t` is `DECAY**2` in one of its turns."""
-        self.turns = turns
-        if self.turn is None or self.turn not in turns:
+    def part(self, node: ast.expr, scope: Scope) -> tuple[Numbers, ast.expr]:
+        """The same of a number or of a tuple of such. Raises NoNumber and ArithmeticError."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return self.elements(node, scope)
+        if isinstance(node, ast.Name) and not scope.has_global(node.id) and self._varies(node.id, scope):
+            return self._of_turn(node.id, scope)
+        if isinstance(node, ast.Subscript):
+            with contextlib.suppress(NoNumber):
+                return self.elements(node, scope)
+        return self.value(node, scope)
+
+    def elements(self, node: ast.expr, scope: Scope) -> tuple[tuple[Numbers, ...], ast.expr]:
+        """The elements of a list of numbers, or of tuples of such. Raises NoNumber and ArithmeticError."""
+        match node:
+            case ast.Tuple() | ast.List() | ast.BinOp():
+                found = [self.part(part, scope) for part in self._elements(node, scope)]
+                written = [said for _, said in found]
+                return tuple([value for value, _ in found]), ast.Tuple(written) if isinstance(
+                    node, ast.Tuple
+                ) else ast.List(written)
+            case ast.Name(id=name) if scope.has_global(name):
+                values = _plain(scope.values.get(name))
+                if type(values) is tuple:
+                    self.names[name] = _given(name, values, scope)
+                    return values, node
+            case ast.Name(id=name) if self._varies(name, scope):
+                values, written = self._of_turn(name, scope)
+                if type(values) is tuple:
+                    return values, written
+            case ast.Name(id=name):
+                return self.elements(*scope.meaning(name))
+            case ast.Attribute(value=ast.Name()) | ast.Subscript(value=ast.Name(), slice=ast.Constant(value=str())):
+                values, written = self._of_settings(node, scope)
+                if type(values) is tuple:
+                    return values, written
+            case ast.Subscript(value=whole, slice=ast.Slice() as part):
+                values, written = self.elements(whole, scope)
+                bounds = [None if b is None else self.value(b, scope) for b in (part.lower, part.upper, part.step)]
+                numbers, said = zip(*[(None, None) if b is None else b for b in bounds], strict=True)
+                return values[slice(*numbers)], ast.Subscript(written, ast.Slice(*said))
+            case ast.Subscript(value=whole, slice=index):
+                value, written = self._element(whole, index, scope)
+                if type(value) is tuple:
+                    return value, written
+        raise NoNumber
+
+    def _element(self, listed: ast.expr, index: ast.expr, scope: Scope) -> tuple[Numbers, ast.expr]:
+        """An element of a list that has a name, or of an array. Raises NoNumber and ArithmeticError."""
+        found, written = self.elements(listed, scope)
+        places: list[ast.expr] = []
+        if isinstance(written, ast.Tuple | ast.List):
             raise NoNumber
-        return self.turn, ast.Constant(self.turn)
+        for part in index.elts if isinstance(index, ast.Tuple) else [index]:
+            at, place = self.value(part, scope)
+            if not isinstance(found, tuple) or type(at) is not int or not -len(found) <= at < len(found):
+                raise NoNumber
+            found = found[at]
+            places.append(place)
+        return found, ast.Subscript(written, ast.Tuple(places) if isinstance(index, ast.Tuple) else places[0])
+
+    def _varies(self, name: str, scope: Scope) -> bool:
+        """Whether it is a variable of a loop."""
+        return scope.is_of_a_turn(name) or name in self._known(scope)
+
+    def _known(self, scope: Scope) -> Mapping[str, Numbers]:
+        of_turn = self.turn is not None and len(scope.frames) == self.turn.depth
+        return {**self.turn.fixed, **self.turn.variables} if self.turn is not None and of_turn else {}
+
+    def _of_turn(self, name: str, scope: Scope) -> tuple[Numbers, ast.expr]:
+        found = self._known(scope).get(name)
+        if found is None or self.turn is None:
+            raise NoNumber
+        self.read.add(name)
+        return found, ast.Name(name) if name in self.turn.variables else _digits(found)
+
+    @staticmethod
+    def _one(read: tuple[Numbers, ast.expr]) -> tuple[Number, ast.expr]:
+        found, written = read
+        if isinstance(found, tuple):
+            raise NoNumber
+        return found, written
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True
@@ -489,19 +513,63 @@ class NumberReader:
         return self.guess, ast.Constant(self.guess)
 
 
-def _given(name: str, value: Number, scope: Scope) -> Given:
+def _given(name: str, value: Numbers, scope: Scope) -> Given:
     made = assigned("".join(linecache.getlines(scope.file))).get(name)
-    return Given(value, None, {}) if made is None else _given_as(made, value, scope)
+    if isinstance(array := scope.values.get(name), np.ndarray):
+        return Given(value, *_of_array(array, made, scope))
+    return _given_as(made, value, scope.values[name], scope)
 
 
-def _given_as(made: ast.expr, value: Number, scope: Scope) -> Given:
-    """A number of the module by the expression that it is given there, where that has names, and its value."""
+def _given_as(made: ast.expr | None, value: Numbers, found: object, scope: Scope) -> Given:
+    """A number or a list of the module by the expression that it is given there, where that still has its value and says more."""
     of: dict[str, Given] = {}
-    if made.lineno < scope.before and _has_names(made):
+    is_list = type(value) is tuple
+    if made is not None and made.lineno < scope.before and (is_list or _has_names(made)):
+        reader = NumberReader(of)
         try:
-            found, _ = NumberReader(of).value(made, Scope(scope.values, scope.file, (), made.lineno))
+            before = Scope(scope.values, scope.file, (), made.lineno)
+            again, made = reader.elements(made, before) if is_list else reader.value(made, before)
         except NOTHING:
-            found = None
-        if type(found) is type(value) and found == value:
+            again = None
+        if repr(again) == repr(value):
             return Given(value, made, of)
-    return Given(value, None, {})
+    return Given(value, _digits(found) if is_list else None, {})
+
+
+def _of_array(array: np.ndarray, made: ast.expr | None, scope: Scope) -> tuple[ast.expr, Mapping[str, Given]]:
+    """An array of NumPy's by the list that its author makes it of, where it still has those numbers."""
+    of: dict[str, Given] = {}
+    written: ast.expr = _digits(array.tolist())
+    if (
+        isinstance(made, ast.Call)
+        and made.args
+        and last_name(made.func) in ("array", "asarray")
+        and made.lineno < scope.before
+    ):
+        with contextlib.suppress(*NOTHING, ValueError):
+            found, said = NumberReader(of).elements(made.args[0], Scope(scope.values, scope.file, (), made.lineno))
+            if np.array(found, array.dtype).tobytes() == array.tobytes():
+                written = said
+    is_usual = np.array(array.tolist()).dtype == array.dtype
+    dtype = [] if is_usual else [ast.keyword("dtype", ast.Attribute(ast.Name("np"), array.dtype.name))]
+    return ast.Call(ast.Attribute(ast.Name("np"), "array"), [written], dtype), of
+
+
+def _digits(value: object) -> ast.expr:
+    """A number, or a list or tuple of such, as Python writes it."""
+    if isinstance(value, list | tuple):
+        parts = [_digits(part) for part in value]
+        return ast.Tuple(parts) if isinstance(value, tuple) else ast.List(parts)
+    assert isinstance(value, int | float)
+    return ast.Constant(value)
+
+
+def _plain(value: object) -> Numbers | None:
+    """A number, or a list or tuple of such, or of these, or an array of NumPy's; None for anything else."""
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "if" and value.size <= _MOST_LISTED:
+        value = value.tolist()
+    if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= _MOST_LISTED:
+        found = [plain for part in value if (plain := _plain(part)) is not None]
+        return tuple(found) if len(found) == len(value) else None
+    is_number = isinstance(value, int | float) and type(value) in (int, float) and math.isfinite(value)
+    return value if is_number else None

@@ -38,11 +38,12 @@ def _is_small(equation: Equation) -> bool:
         return False
     body = equation.callee.body
     facts, size = body.facts, len(body.equations)
-    if facts.library and _takes_leaves(body) or facts.backward and size == 1:
+    is_librarys = facts.callee is not None and facts.callee.library
+    if is_librarys and _takes_leaves(body) or facts.backward and size == 1:
         return True
     if not facts.called_once:
         return False
-    if not facts.library:
+    if not is_librarys:
         return size <= _FEW
     return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
 

@@ -589,10 +589,10 @@ class Outliner(FunctionNames):
                 author_trees=author_trees,
                 passed=self._passed_numbers(shape, piece.variant),
                 passed_as=self._passed_as(shape, piece.variant),
+                callee=callee,
                 is_one_of_several=self.made_of[callee.code] > 1,
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
-                library=callee.library,
                 given=[(places, root.example) for root, places in self.trees.whole(results)],
                 called_once=is_called_once(shape, results) and not saved and not self._is_loop(piece),
             )

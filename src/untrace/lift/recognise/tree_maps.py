@@ -32,11 +32,12 @@ from untrace.ir.nodes import (
     Value,
     functions_called,
 )
+from untrace.lift.naming.author_loops import goes_through_numbers
 from untrace.lift.naming.names import period, provenance_of
 from untrace.lift.outline.pieces import name_inside
 from untrace.lift.recognise.masked_maps import complete_maps
 from untrace.provenance.arguments import own_parameters
-from untrace.provenance.sites import Frame, Provenance, is_in_loop
+from untrace.provenance.sites import Frame, Provenance
 
 _FEWEST = 3  # leaves: two are told apart better by their names
 _LONGEST = 12  # equations for one leaf
@@ -259,7 +260,7 @@ class _Mapper:
         runs: list[list[Equation]] = []
         by_total: dict[Atom, list[Equation]] = {}  # the sum so far -> its additions
         for equation in equations:
-            if equation.callee.name != "operator.add" or not frames[equation] or is_in_loop(frames[equation][-1:], "range"):
+            if equation.callee.name != "operator.add" or not frames[equation]:
                 continue
             run = by_total.get(equation.inputs[0]) if len(equation.inputs) == 2 else None
             if run is not None and frames[run[0]] == frames[equation]:
@@ -273,7 +274,7 @@ class _Mapper:
                 by_total[equation.outputs[0]] = run
         found: dict[Equation, Equation | None] = {}
         for run in runs:
-            if len(run) >= _FEWEST and _are_apart(run, equations):
+            if len(run) >= _FEWEST and _are_apart(run, equations) and not goes_through_numbers(frames[run[0]]):
                 found.update((e, None) for e in run)
                 found[run[-1]] = _tree_sum(run)
         if not found:

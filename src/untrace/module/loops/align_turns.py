@@ -6,13 +6,16 @@ that the turns go through (`Part`). Everything else is the same in every turn.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import operator
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
+from untrace.ir.said import Numbers
 from untrace.module.access_paths import Step
 from untrace.module.def_use import reads, targets_of
+from untrace.module.loops.memo import NUMBER
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
@@ -52,8 +55,8 @@ class Part(Hole):
     __slots__ = ()
 
 
-class Count(Hole):
-    """What is the number of the turn; `key` is the first."""
+class Row(Hole):
+    """What is another number in each turn; `key` are these."""
 
     __slots__ = ()
 
@@ -80,8 +83,7 @@ class Turns(AntiUnifier):
         self.turn_of = {name: k for k, found in enumerate(self.produced) for name in found}
         self.carries: dict[Place, Expr] = {}
         self.elements: list[Element] = []
-        self.numbers: set[int] = set()  # those with which what counts the turns begins
-        self.step = 0  # from one of them to the next; 0 where nothing counts
+        self.rows: dict[Numbers, None] = {}  # numbers, one for each turn
         self._numbers: dict[Any, int] = {}
         self.params: frozenset[str] = frozenset()  # of the functions inside which we are
         self.invariant: set[str] = set()
@@ -128,7 +130,7 @@ class Turns(AntiUnifier):
         if all(type(n) is Name or isinstance(n, Leaf) for n in nodes) or any(type(n) is not type(first) for n in nodes):
             return self._slot(nodes)  # what a loop begins with may be an expression
         if type(first) is Text and any(n.text != first.text for n in nodes):
-            return self._count([n.text for n in nodes])
+            return self._row([n.text for n in nodes])
         outer = self.params
         if type(first) is Lambda:
             self.params = outer | frozenset(first.params)
@@ -163,22 +165,13 @@ class Turns(AntiUnifier):
                 raise Different
         return super().word(position, words)
 
-    def _count(self, texts: Sequence[str]) -> Expr:
-        """The number of the turn, where these are such; the last may be counted from the end."""
-        texts = [t.removesuffix(".0") for t in texts]
-        if texts[-1] == "-1" and texts[-2].isdecimal():
-            texts = [*texts[:-1], str(int(texts[-2]) + 1)]
-        elif texts[0] == "-1" and texts[1].isdecimal():
-            texts = [str(int(texts[1]) + 1), *texts[1:]]
-        if not all(t.isdecimal() for t in texts):
+    def _row(self, texts: Sequence[str]) -> Expr:
+        """Numbers that differ from turn to turn."""
+        if not all(NUMBER.fullmatch(text) for text in texts):
             raise Different
-        first, second, *_ = numbers = [int(t) for t in texts]
-        step = second - first
-        if not step or numbers != [first + k * step for k in range(len(numbers))] or self.step not in (0, step):
-            raise Different
-        self.step = step
-        self.numbers.add(first)
-        return Count(first)
+        row = tuple([ast.literal_eval(text) for text in texts])
+        self.rows[row] = None
+        return Row(row)
 
     def _slot(self, nodes: Sequence[Any]) -> Expr:
         if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
@@ -259,14 +252,13 @@ class Turns(AntiUnifier):
             len(self.elements),
             dict(self._numbers),
             set(self.invariant),
-            set(self.numbers),
-            self.step,
+            dict(self.rows),
         )
         try:
             return self.unify(nodes)
         except Different:
             self.params = frozenset()
-            self.carries, _, self._numbers, self.invariant, self.numbers, self.step = before
+            self.carries, _, self._numbers, self.invariant, self.rows = before
             del self.elements[before[1] :]
             return None
 

@@ -7,15 +7,16 @@ import keyword
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from untrace.ir.said import SaidLoop
+from untrace.lift.naming.author_loops import AuthorLoop
 from untrace.lift.naming.words import plural
 from untrace.module.access_paths import last_word
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.align_turns import Carry, Count, Own, Part, Place, Turns
+from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
 from untrace.module.loops.head import MOST_TARGETS, Head
 from untrace.module.loops.of_calls import key_pattern
 from untrace.module.loops.temporaries import fold_back
+from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
@@ -28,12 +29,12 @@ def write_loop(
     before: Sequence[Statement],
     after: Sequence[Statement],
     temporary: set[str],
-    loop: SaidLoop | None = None,
+    loops: Sequence[AuthorLoop] = (),
 ) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
     """The statements before the loop, the loop with what it begins with, and those after it; None where there is no way to
-    write it. loop: the author's, of one that takes no element of anything.
+    write it. loops: the author's that it may be, of one that takes no element of anything, or has numbers.
     """
-    return _Writer(roller, turns, before, after, temporary).write(loop)
+    return _Writer(roller, turns, before, after, temporary).write(loops)
 
 
 class Start(Assign):
@@ -54,7 +55,7 @@ class _Writer:
         self.names: dict[Any, str] = {}  # of holes
         self.renamed: dict[str, Expr] = {}
 
-    def write(self, loop: SaidLoop | None) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
+    def write(self, loops: Sequence[AuthorLoop]) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
         turns = self.turns
         gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known)
         self.rest = gatherer.rest
@@ -83,9 +84,13 @@ class _Writer:
         self._name_own()
         self._name_carries(needed.last)
         busy = {n for s in self.rest for n in self.known.read_by(s)} | turns.invariant | set(self.names.values())
-        self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()})
-        if loop is not None:
-            self.head.count_turns(loop)
+        templates = [value for _, value in turns.template] + [v for g in gathered for v in g.values]
+        keys = [g.keys for g in gathered if g.keys is not None]
+        found = (TurnNumbers(loop, templates, turns.elements, keys) for loop in loops)
+        numbers = next((one for one in found if one.is_complete), None)
+        if numbers is None and (loops or turns.rows):
+            return None
+        self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()}, numbers)
         if not self.head.iterables:
             return None
         body = self._body(gathered)
@@ -310,8 +315,9 @@ class _Writer:
             return self._named(self.names["carry", node.key], self.turns.name(node.key))
         if type(node) is Part:
             return self.head.parts[node.key]
-        if type(node) is Count:
-            return self.head.number(node.key)
+        number = self.head.number(node)
+        if number is not None:
+            return number
         made = rebuilt(node, self._filled)
         if type(made) is Call and isinstance(made.func, Name):
             made.func = made.func.id

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
-from untrace.ir.said import SaidLoop
+from untrace.lift.naming.author_loops import variables_of
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import last_word
-from untrace.module.def_use import targets_of
 from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.collected import Gathered
-from untrace.module.loops.of_calls import Element, key_pattern, range_of
-from untrace.provenance import syntax
-from untrace.provenance.sites import Provenance, Site
+from untrace.module.loops.of_calls import Element, key_pattern
+from untrace.module.loops.turn_numbers import TurnNumbers, Values, places_of
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
+from untrace.python.tree import Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
 
 _MOST_KEYS = 4  # written one by one
 MOST_TARGETS = 4  # of a tuple in the head of a loop
@@ -34,11 +32,13 @@ class Head:
     """`for target in iterable:`; `below`: statements that take an element apart; `parts`: by number of the element the
     expression for it; `key_names`: the same for the keys of dicts; `whole`: a variable for all that a turn saves.
 
-    busy: variables that may not be bound here.
+    busy: variables that may not be bound here. numbers: those of the author's loop that this one is, if it is known.
     """
 
-    def __init__(self, roller: Any, turns: Turns, gathered: Sequence[Gathered], busy: set[str]):
-        self.roller, self.turns, self.busy = roller, turns, busy
+    def __init__(
+        self, roller: Any, turns: Turns, gathered: Sequence[Gathered], busy: set[str], numbers: TurnNumbers | None
+    ):
+        self.roller, self.turns, self.busy, self.numbers = roller, turns, busy, numbers
         self.count = len(turns.turns)
         self.bound: set[str] = set()
         self.targets: list[str] = []
@@ -48,9 +48,12 @@ class Head:
         self.key_names: dict[tuple[str, ...], Expr] = {}
         self.words: list[str] = []
         self.whole = ""
-        self.is_numbered = False
+        self.counter = ""  # what numbers all else
+        self.variables: dict[str, str] = {}  # by the author's name
         groups: dict[Any, list[int]] = {}
         for i, element in enumerate(turns.elements):
+            if numbers is not None and numbers.is_indexed:
+                continue
             if element.iterable() is None:
                 self.key_names.setdefault(tuple([key for _, key, _ in element.keys]), Name(""))
             else:
@@ -58,51 +61,80 @@ class Head:
         for g in gathered:
             if g.keys is not None:
                 self.key_names.setdefault(g.keys, Name(""))
-        if self._number_keys():
+        if not self._number_keys():
+            return
+        if numbers is not None and numbers.is_indexed:
+            self._add_numbers(numbers)
+            self.parts = [self._indexed(element) for element in turns.elements]
+        else:
             self._name_elements(groups)
+            if numbers is not None:
+                self._add_numbers(numbers)
+        for row, pattern in self.numbered_keys.items():
+            number = self._said(tuple(pattern[2]))
+            self.key_names[row] = Text(f'f"{pattern[0]}{{{number.flat()}}}{pattern[1]}"')
 
     def line(self) -> tuple[str, Expr]:
         """(the targets, what the loop goes through)."""
         several = len(self.iterables) > 1
         targets = ", ".join(self.targets)
         every = Call("zip", self.iterables) if several else self.iterables[0]
-        if self.is_numbered:
+        if self.counter:
             start = [Text(str(self.start))] if self.start else []
             return f"{self.counter}, {f'({targets})' if several else targets}", Call("enumerate", [every, *start])
         return targets[1:-1] if targets[0] == "(" and not several else targets, every
 
-    def count_turns(self, loop: SaidLoop) -> None:
-        """Makes it the head of a loop of the author's that counts, and may take elements of lists and have keys that it puts things
-        at."""
-        self.start, span = loop.start, range_of(self.roller.module, loop)
-        numbers = [
-            k
-            for k, keys in enumerate(self.iterables)
-            if keys.flat() == f"range({self.count})" and not self.start and loop.step == 1
-        ]
-        if self.parts and not numbers:
-            self.counter, self.is_numbered = self.fresh(loop.variable if loop.variable.strip("_") else "i"), True
-        elif numbers:  # keys with the same numbers
-            self.counter, self.iterables[numbers[0]] = self.targets[numbers[0]], span
-        elif self.turns.numbers or not self.iterables:
-            word = loop.variable if loop.variable.strip("_") else "i"
-            self.counter = self.fresh(word) if self.turns.numbers else "_"
-            self.targets.append(self.counter)
-            self.iterables.append(span)
+    def _add_numbers(self, numbers: TurnNumbers) -> None:
+        """Has it go through those numbers of the author's loop of which the body reads variables too."""
+        module, loop, used = self.roller.module, numbers.loop, numbers.used
+        columns = [c for c in loop.columns if not used.isdisjoint(variables_of(c.target))]
+        if not columns and not self.iterables:
+            columns = [c for c in loop.columns if c.over is not None][:1]
+        lists = [c for c in columns if c.step != 1]
+        first_ones = 0
+        for column in columns:
+            target = self._target(column.target, used)
+            counts = column.counts if column.step == 1 else None
+            if counts is not None and (self.iterables or lists):
+                self.counter, self.start = target, counts.start
+                continue
+            place = first_ones if column.is_first else len(self.iterables)
+            first_ones += 1
+            self.targets.insert(place, target)
+            self.iterables.insert(
+                place, module.said(*column.over) if column.over is not None else _digits(column.counts)
+            )
 
-    def number(self, first: int) -> Expr:
-        """What counts the turns from `first` on."""
-        name, more = Name(self.counter), first - self.start
-        return Binary(name, "+" if more > 0 else "-", Text(str(abs(more)))) if more else name
+    def _target(self, target: ast.expr, used: set[str]) -> str:
+        if isinstance(target, ast.Tuple):
+            return f"({', '.join([self._target(part, used) for part in target.elts])})"
+        name = target.id if isinstance(target, ast.Name) else ""
+        if name not in used:
+            return "_"
+        self.variables[name] = self.fresh(name if name.strip("_") else "i")
+        return self.variables[name]
+
+    def number(self, node: object) -> Expr | None:
+        """What is another number in each turn, or a tuple of such; None for anything else."""
+        values = self.numbers.values(node) if self.numbers is not None else None
+        return None if values is None else self._said(values)
+
+    def _said(self, values: Values) -> Expr:
+        found = self.numbers.said[values] if self.numbers is not None else None
+        assert found is not None  # else there is no loop
+        return self.roller.module.said(*found, self.variables)
+
+    def _indexed(self, element: Element) -> Expr:
+        root = Leaf(element.root, element.above) if element.above else element.root
+        return along(Subscript(root, self._said(places_of(element))), element.below)
 
     # ------------------------------------------------------------ elements
 
     def _name_elements(self, groups: dict[Any, list[int]]) -> None:
         turns = self.turns
         found: dict[int, Expr] = {}
-        # What was taken out of another statement has that one's place in the source.
-        own = [s for turn in turns.turns for s in turn if self.roller.temporary.isdisjoint(targets_of(s))]
-        author = author_target(self.roller.provenance, own)
+        loop = next(iter(self.roller.author_loops(turns)), None)
+        author = author_target(loop.node) if loop is not None else None
         lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
         for source in lists:
             members = [turns.elements[i] for i in groups[source]]
@@ -142,6 +174,8 @@ class Head:
                 self.targets.append(f"({', '.join(names)})")
                 return [along(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
             words = members[0].word()
+        if words in self.roller.taken - self.roller.targets:  # by something else that the author calls so
+            words = members[0].word()
         name = self.fresh(words)
         self.words.append(name)
         self.targets.append(name)
@@ -178,8 +212,12 @@ class Head:
     # ------------------------------------------------------------ keys
 
     def _number_keys(self) -> bool:
-        """Names the keys of dicts that the turns go through: each by itself, or all by their number."""
-        keys = list(self.key_names)
+        """Names the keys of dicts that the turns go through: each by itself, or all by their number; not yet those that have the
+        author's number."""
+        found = {row: key_pattern(row) for row in self.key_names}
+        said = self.numbers.said if self.numbers is not None else {}
+        self.numbered_keys = {row: p for row, p in found.items() if p is not None and said.get(tuple(p[2])) is not None}
+        keys = [row for row in self.key_names if row not in self.numbered_keys]
         if not keys:
             return True
         if len(keys) == 1 and self.count <= _MOST_KEYS:
@@ -222,24 +260,18 @@ class Head:
 # ------------------------------------------------------------------ the author's loop
 
 
+def _digits(span: range | None) -> Expr:
+    assert span is not None  # that is what `enumerate` counts
+    return Call("range", [Text(str(n)) for n in ((span.start, span.stop) if span.start else (span.stop,))])
+
+
 def source_word(element: Element) -> str:
     """What the list is called that an element is of."""
     return last_word(Leaf(element.root, element.above))
 
 
-def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tuple[str, str | list[str]] | None:
-    """(the list that it goes through, the variables) of the author's innermost loop around all of these statements."""
-    origins = [s.origin for s in statements if getattr(s, "origin", None) is not None]
-    if not origins:
-        return None
-    common: list[ast.For] | None = None
-    for origin in origins:
-        loops = list(dict.fromkeys(_loops_around(provenance.site(origin))))
-        common = loops if common is None else [loop for loop in common if loop in loops]
-        if not common:
-            return None
-    assert common is not None
-    loop = common[-1]
+def author_target(loop: ast.For) -> tuple[str, str | list[str]] | None:
+    """(the list that it goes through, the variables) of a loop of the author's."""
     target, iterable = loop.target, loop.iter
     if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and len(iterable.args) == 1:
         if iterable.func.id == "range":  # its variable is a number
@@ -255,13 +287,6 @@ def author_target(provenance: Provenance, statements: Sequence[Statement]) -> tu
         names = [e.id for e in target.elts if isinstance(e, ast.Name)]
         return (_last_word(iterable), names) if len(names) == len(target.elts) else None
     return None
-
-
-def _loops_around(site: Site) -> Iterator[ast.For]:
-    """The loops of the author's functions that an equation was traced in, outermost first."""
-    for frame in site.user_frames:
-        if frame.line is not None:
-            yield from syntax.loops_around(frame.code, frame.line)
 
 
 def _last_word(node: ast.AST) -> str:

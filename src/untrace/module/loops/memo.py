@@ -14,7 +14,7 @@ from untrace.python.statements import Assign, Return, Statement, Unpack
 from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Subscript, Text, Tuple, Unary
 from untrace.python.walk import nodes_of, parts_of
 
-_NUMBER = re.compile(r"-?\d+(\.0)?")  # may be that of the turn
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")  # may be another one in another turn
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 # Statements that have no variables but those that they read and bind.
 _PLAIN = frozenset((Assign, Unpack, Return))
@@ -120,7 +120,7 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
         if kind is Name or isinstance(value, Leaf):
             found.append("")
         elif kind is Text:
-            found.append("#" if _NUMBER.fullmatch(value.text) else value.text)
+            found.append("#" if NUMBER.fullmatch(value.text) else value.text)
         elif kind is Call:
             if type(value.func) is str:
                 found.append("" if value.func in local else value.func)

@@ -19,11 +19,9 @@ from typing import Any
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
-from untrace.ir.said import SaidLoop
-from untrace.lift.naming.numbers import said_loop
+from untrace.lift.naming.author_loops import author_loops
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import Step
-from untrace.module.constants import ConstantWriter
 from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text, Tuple, along
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
@@ -168,17 +166,12 @@ def loop_head(w: Any, elements: Sequence[Element], run: Sequence[Equation]) -> t
             part = Subscript(Leaf(element.root, element.above), part)
         parts.append(along(part, element.below))
     if not iterables:
-        loop = said_loop([callee_of(e, Local).frames for e in run], len(run))
+        loop = next(author_loops([[callee_of(e, Local).frames] for e in run]), None)
+        over = next((c.over for c in loop.columns if c.over is not None), None) if loop is not None else None
         digits = Call("range", [Text(str(len(run)))])
-        return "_", range_of(w.module, loop) if loop is not None and loop.bounds else digits, []
+        return "_", digits if over is None else w.module.said(*over), []
     names = ", ".join(n.id for n in targets.values())
     return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
-
-
-def range_of(module: ConstantWriter, loop: SaidLoop) -> Expr:
-    """What such a loop goes through."""
-    span = Call("range", [module.said(*bound) for bound in loop.bounds])
-    return Call("reversed", [span]) if loop.is_reversed else span
 
 
 Keys = tuple[str, ...]  # one for each turn, as source

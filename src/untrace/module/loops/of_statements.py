@@ -18,18 +18,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
-from untrace.lift.naming.numbers import said_loop
+from untrace.lift.naming.author_loops import AuthorLoop, author_loops
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
+from untrace.module.loops.nested import roll_body
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Frame, Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
-from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
+from untrace.python.statements import Assign, Compound, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Expr, Leaf, Name, Text
 from untrace.python.walk import nodes_of, rebuilt
 
@@ -147,11 +148,25 @@ class _Roller:
             statements = fold_back(made, temporary, self.known)
         if statements is body:
             return None
+        statements = [self._nested(s, statements[at + 1 :], body) for at, s in enumerate(statements)]
         self.read = Counter(n for s in body for n in self.known.read_by(s))
         statements = self._without_unread(statements)
         if not self.ends:
             return statements
         return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+
+    def _nested(self, statement: Statement, rest: Sequence[Statement], body: Sequence[Statement]) -> Statement:
+        """A loop that was made, with those in its turns."""
+        if type(statement) is not For or statement in body or getattr(statement, "is_backward", False):
+            return statement
+
+        def roll(turn: Def) -> bool:
+            inner = _Roller(self.module, turn, self.provenance)
+            inner.taken = self.taken
+            return inner.roll()
+
+        later = {n for s in rest for n in self.known.read_by(s)}
+        return roll_body(statement, later, roll, self.fresh, self.authors)
 
     def _unfolded(self, statements: Sequence[Statement], is_first: bool) -> tuple[list[Statement], set[str]]:
         """The same statements as `unfold` them, which all forms begin with, are unfolded once. is_first: these."""
@@ -284,21 +299,17 @@ class _Roller:
             return None
         if not turns.is_recurrence():
             return None
-        loop = None
-        if turns.numbers or not turns.elements:  # then it is the author's, and counts
-            own = [s for s in part if temporary.isdisjoint(targets_of(s))]
-            loop = said_loop([f for s in own for f in self._frames(s)], count)
-            if loop is None or not loop.bounds and not turns.elements or turns.step not in (0, loop.step):
-                return None
-            if turns.elements and loop.step != 1:
-                return None
+        is_authors = bool(turns.rows) or not turns.elements
+        loops = self.author_loops(turns) if is_authors else []
+        if is_authors and not loops:
+            return None
         before = self._notes()
-        written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loop)
+        written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loops)
         notes = self._notes()
         self._note(before)
         if written is None:
             return None
-        self.is_authors |= loop is not None
+        self.is_authors |= is_authors
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes[2])
@@ -312,6 +323,12 @@ class _Roller:
         carried = [[turns.at(k, place) for k in range(count)] for place in turns.carries]
         named = all(any(n in self.authors for n in row) for row in carried)
         return saved + (_NAMED_CARRY if named else 0), made, notes
+
+    def author_loops(self, turns: Turns) -> list[AuthorLoop]:
+        """The author's of which these may be the turns. What was taken out of another statement has that one's place in the
+        source."""
+        own = [[s for s in turn if self.temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
+        return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
 
     def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
         """Where a statement comes from: a call of a function of the module from where its author made one."""

@@ -10,6 +10,7 @@ evaluates all of it while it traces, so that the program stays the same.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from typing import Any
 import jax
 
 from untrace._identifiers import identifier
+from untrace.ir.said import SaidNumber
+from untrace.lift.naming.expressions import Expressions
 from untrace.module.constants import Named
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.writer import ModuleWriter
@@ -119,6 +122,19 @@ def _merge(
         if size is None:
             said = next((module.words[text] for text in column if text in module.words), None)
             passed_for = _parameter_of(column, [module.passed.get(d.name, {}) for d in alike])
+            computed = None if passed_for else _computed(module, column, alike)
+            if computed is not None:
+                (written, names), columns = computed
+                for name, texts in columns.items():
+                    if texts not in found:
+                        extra.append(Parameter(scope.fresh(identifier(name, "size"))))
+                        passed.append(texts)
+                        parameters.append(name)
+                        found[texts] = Name(extra[-1].name)
+                found[column] = module.said(
+                    written, names, {name: found[texts].flat() for name, texts in columns.items()}
+                )
+                continue
             extra.append(Parameter(scope.fresh(passed_for or word or said or _otherwise(column, arrays))))
             passed.append(column)
             parameters.append(passed_for or "")
@@ -211,6 +227,26 @@ def _parameter_of(column: Sequence[str], passed: Sequence[Mapping[str, float]]) 
     """The author's parameter for which each function was passed the number that it has; None where there is not just one."""
     names = [n for n in passed[0] if all(repr(of.get(n)) == text for of, text in zip(passed, column, strict=True))]
     return names[0] if len(names) == 1 else None
+
+
+def _computed(
+    module: ModuleWriter, column: Sequence[str], alike: Sequence[Def]
+) -> tuple[SaidNumber, Mapping[str, tuple[str, ...]]] | None:
+    """(the author's expression for a number that functions differ in, the numbers that they were passed for each of the
+    parameters in it): `DECAY**i`; None where there is no such expression, or it is not certain which one."""
+    callees = [module.callees.get(d.name) for d in alike]
+    callee, passed = callees[0], [module.passed.get(d.name, {}) for d in alike]
+    frames = module.called_from.get(alike[0].name)
+    if callee is None or frames is None or any(c is None or c.code is not callee.code for c in callees):
+        return None
+    if not isinstance(callee.definition, ast.FunctionDef) or column[0] in module.arrays:
+        return None
+    places = [(callee.definition.body, (*frames, callee))]
+    said = Expressions(places, passed, len(frames) + 1).said([ast.literal_eval(text) for text in column])
+    if len(said) != 1:
+        return None
+    names = {n.id for n in ast.walk(said[0][0]) if isinstance(n, ast.Name)} & passed[0].keys()
+    return said[0], {name: tuple([repr(of[name]) for of in passed]) for name in sorted(names)}
 
 
 def _is_integer(column: Sequence[str]) -> bool:

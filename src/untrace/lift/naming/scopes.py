@@ -1,7 +1,5 @@
-"""What the names in the author's expressions mean: in his module, and inside the functions that were traced.
-
-Nothing of the author's is run for it.
-"""
+"""What names of the author's mean, where an expression of his stands: numbers and lists of his module, what a call passes, what a
+name of a function is given."""
 
 from __future__ import annotations
 
@@ -14,15 +12,13 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from untrace.ir.said import Number
+from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
 from untrace.provenance.sites import Frame
 
 
 class NoNumber(Exception):
     """An expression that is not made of numbers alone."""
-
-
-NOTHING = (NoNumber, ArithmeticError, RecursionError)  # of two variables that are made of each other in a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +181,12 @@ class Scope:
         made = assigned("".join(linecache.getlines(outer.file))).get(call.func.id)
         given = [k.value for k in made.keywords if k.arg == name] if isinstance(made, ast.Call) else []
         return (given[0], Scope(outer.values, outer.file)) if given else None
+
+    def is_of_a_turn(self, name: str) -> bool:
+        """Whether a loop around what runs gives a name its values."""
+        frame = self.frames[-1] if self.frames else None
+        loops = syntax.loops_around(frame.code, frame.line) if frame is not None and frame.line else ()
+        return any(isinstance(n, ast.Name) and n.id == name for loop in loops for n in ast.walk(loop.target))
 
     def passed(self, name: str) -> ast.expr:
         """What the call of the innermost function gives for a parameter, or its default; that is an expression of the function
