@@ -23,13 +23,7 @@ from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, List, Name, 
 from untrace.python.values import SMALL_BYTES, Values
 
 # Constructors that give the same bits in `jax.numpy`.
-_PYTHONS = (
-    "len",
-    "list",
-    "range",
-    "reversed",
-    "tuple",
-)  # that may be in an author's expression for what a loop goes through
+_PYTHONS = frozenset("abs len list max min range reversed tuple".split())  # that may be in an author's expression
 _SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
 

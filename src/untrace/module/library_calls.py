@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Library, Literal, Slot
+from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot
 from untrace.ir.said import SaidNumber
 from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
 from untrace.lift.recognise.patterns import Fixed
@@ -32,6 +32,7 @@ _UNARY = {"neg": "-", "invert": "~"}
 
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The expression of an equation whose callee is a Library function of the target. Raises Unwritable."""
+    operands = with_author_numbers(w.module, equation, operands)
     return spelled(w, callee_of(equation, Library).name, *arguments(w, equation, operands))
 
 
@@ -144,13 +145,16 @@ def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int])
 
 
 def with_author_numbers(module: ConstantWriter, equation: Equation, operands: Sequence[Expr]) -> Sequence[Expr]:
-    """The operands of a loop, those that are numbers by their author's words."""
+    """The operands of an equation, those that are numbers by their author's words."""
     found = list(operands)
-    for n, atom in enumerate(equation.inputs):
-        value = atom.value if type(atom) is Literal and getattr(atom.aval, "weak_type", False) else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            plain = int(value) if isinstance(value, int) else float(value)
-            found[n] = author_number(module, equation, plain) or found[n]
+    loop = equation.callee if type(equation.callee) is Scan else None
+    consts, count = (0, len(found)) if loop is None else (loop.consts, loop.carries)
+    for n, atom in enumerate(equation.inputs[: len(found)]):
+        value = atom.value if type(atom) is Literal and _is_number(found[n]) else None
+        if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating):
+            plain = int(value) if isinstance(value, int | np.integer) else float(value)
+            place = (n - consts, count)
+            found[n] = author_number(module, equation, plain, place=place) or found[n]
     return found
 
 

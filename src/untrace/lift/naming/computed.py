@@ -33,7 +33,7 @@ OPERATORS: Mapping[type[ast.operator] | type[ast.cmpop], Callable[[Data, Data], 
 _CALLED = frozenset(
     "abs add append arange arccos arcsin arctan arctan2 array asarray blackman broadcast_to ceil clip concatenate cos cosh "
     "cumprod cumsum deg2rad diag diff divide dot exp exp2 expand_dims expm1 eye fft.fftfreq fft.rfftfreq flip floor full "
-    "full_like geomspace hamming hanning hstack hypot identity kaiser kron linspace log log10 log1p log2 logspace matmul "
+    "float32 float64 full_like geomspace hamming hanning hstack hypot identity kaiser kron linspace log log10 log1p log2 logspace matmul "
     "max maximum mean min minimum mod moveaxis multiply ones ones_like outer pad power prod ravel repeat reshape roll round "
     "sign sin sinc sinh sqrt square squeeze stack std subtract sum swapaxes tan tanh tensordot tile trace transpose tri "
     "tril triu vander var vstack where zeros zeros_like".split()

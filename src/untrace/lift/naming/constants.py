@@ -83,9 +83,11 @@ def _computed(
     constant: Constant, uses: Sequence[Equation], modules: ModuleArrays, provenance: Provenance
 ) -> SaidComputed | None:
     """The author's expression for an array that his module computes, or a function of his by NumPy."""
-    if not is_array(constant.value) or np.size(constant.value) < 2:
+    if not is_array(constant.value) or not np.size(constant.value):
         return None
     found = modules.said(constant.value, constant.hint)
+    if found is None and np.size(constant.value) < 2:
+        return None
     operand = _author_operands(uses, provenance)
     return found or next((s for n, f in operand if (s := said_inside(n, f, constant.value)) is not None), None)
 

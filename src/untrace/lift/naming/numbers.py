@@ -32,6 +32,8 @@ _MOST_LISTED = 128  # times that the elements of a list stand in it
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
+_FILLS = frozenset("zeros ones full full_like asarray array float32 float64".split())
+_PYTHONS: Mapping[str, Callable[..., Number]] = {"max": max, "min": min, "abs": abs}
 # Of one number, which give the same in `math` and in NumPy.
 _FUNCTIONS: Mapping[str, Callable[[float], float]] = {
     name: getattr(math, name) for name in ("sqrt", "exp", "log", "sin", "cos")
@@ -244,6 +246,9 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
             return *node.args, *_of_index(index)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _names_of(called):
             return [part for arg in (*node.args, *[k.value for k in node.keywords]) for part in _parts(arg)]
+        case ast.Call() if called == "jnp.full":  # of `jnp.concatenate([jnp.full(1, LEAST), x])`
+            calls = [n for n in ast.walk(node) if isinstance(n, ast.Call) and last_name(n.func) in _names_of(called)]
+            return _operands(calls[0], called) if len({ast.dump(call) for call in calls}) == 1 else ()
     return ()
 
 
@@ -255,7 +260,12 @@ def _of_index(index: ast.expr) -> Sequence[ast.expr]:
 
 def _names_of(called: str) -> tuple[str, ...]:
     """What the author may call the function that an equation calls: a loop that counts is a scan."""
-    alike = {"scan": ("scan", "fori_loop"), "while": ("while_loop", "fori_loop"), "jnp.full": ("full", "full_like")}
+    alike = {
+        "scan": ("scan", "fori_loop"),
+        "while": ("while_loop", "fori_loop"),
+        "jnp.full": ("full", "full_like"),
+        "lax.dynamic_slice_in_dim": ("dynamic_slice_in_dim", "dynamic_slice"),
+    }
     return alike.get(called, (called.rpartition(".")[2],))
 
 
@@ -267,7 +277,7 @@ def _that_is(
     found: list[tuple[ast.expr, dict[str, Given]]] = []
     for length in (None, *lengths):
         of: dict[str, Given] = {}
-        reader = NumberReader(of, length)
+        reader = NumberReader(of, length, fills=True)
         try:
             number, written = reader.value(part, scope)
         except NOTHING:
@@ -295,9 +305,12 @@ class Turn(NamedTuple):
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
     is taken for that is no number of the module; `guessed`: whether there is one. `turn`: that of a loop which all is of; `read`:
-    the variables of it that were read."""
+    the variables of it that were read. `fills`: whether an array of one number counts as that."""
 
-    def __init__(self, names: dict[str, Given], guess: int | None = None, turn: Turn | None = None):
+    def __init__(
+        self, names: dict[str, Given], guess: int | None = None, turn: Turn | None = None, fills: bool = False
+    ):
+        self.fills = fills
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
         self.read: set[str] = set()
 
@@ -345,7 +358,7 @@ class NumberReader:
                 (left, one), (right, other) = self.value(node.left, scope), self.value(node.right, scope)
                 if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
                     raise NoNumber
-                return ARITHMETIC[type(op)](left, right), ast.BinOp(one, op, other)
+                return ARITHMETIC[type(op)](left, right), _operation(node, one, other)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
             case ast.Subscript(value=listed, slice=index):
@@ -362,9 +375,23 @@ class NumberReader:
                 found, written = self.value(part, scope)
                 function = ast.Attribute(ast.Name("python.math"), called)
                 return _FUNCTIONS[called](found), ast.Call(function, [written], [])
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr="full" | "full_like"), args=[_, part]) if (
-                scope.is_module(module, _MODULES)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=called), args=args) if (
+                self.fills and called in _FILLS and scope.is_module(module, _MODULES)
             ):
+                return self._filling(called, args, scope)
+            case ast.Call(func=ast.Name(id="max" | "min" | "abs" as called), args=args, keywords=[]):
+                found = [self.value(arg, scope) for arg in args]
+                return _PYTHONS[called](*[value for value, _ in found]), ast.Call(node.func, [w for _, w in found], [])
+        raise NoNumber
+
+    def _filling(self, called: str, args: Sequence[ast.expr], scope: Scope) -> tuple[Number, ast.expr]:
+        """The number that all elements of an array are."""
+        match called, args:
+            case "zeros" | "ones", [_, *_]:
+                return float(called == "ones"), ast.Constant(float(called == "ones"))
+            case "full" | "full_like", [_, part, *_]:
+                return self.value(part, scope)
+            case "asarray" | "array" | "float32" | "float64", [part]:
                 return self.value(part, scope)
         raise NoNumber
 
@@ -553,6 +580,15 @@ def _of_array(array: np.ndarray, made: ast.expr | None, scope: Scope) -> tuple[a
     is_usual = np.array(array.tolist()).dtype == array.dtype
     dtype = [] if is_usual else [ast.keyword("dtype", ast.Attribute(ast.Name("np"), array.dtype.name))]
     return ast.Call(ast.Attribute(ast.Name("np"), "array"), [written], dtype), of
+
+
+def _operation(node: ast.BinOp, left: ast.expr, right: ast.expr) -> ast.expr:
+    """One of numbers; of an array of zeros or ones and a number what it gives."""
+    neutral = "0.0" if isinstance(node.op, ast.Add) else "1.0" if isinstance(node.op, ast.Mult) else ""
+    for before, written, other in ((node.left, left, right), (node.right, right, left)):
+        if isinstance(before, ast.Call) and isinstance(written, ast.Constant) and ast.unparse(written) == neutral:
+            return other
+    return ast.BinOp(left, node.op, right)
 
 
 def _digits(value: object) -> ast.expr:

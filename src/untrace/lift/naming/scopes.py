@@ -115,13 +115,21 @@ class Scope:
         match assigned("".join(linecache.getlines(self.file))).get(name):
             case ast.Dict(keys=keys, values=values):
                 parts = [v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant) and k.value == key]
-            case ast.Call(keywords=keywords):
-                parts = [k.value for k in keywords if k.arg == key]
+            case ast.Call(args=args, keywords=keywords):
+                kind = type(self.values.get(name))
+                fields = [*getattr(kind, "_fields", getattr(kind, "__dataclass_fields__", ()))]
+                given = dict(zip(fields, args, strict=False)) | {k.arg: k.value for k in keywords}
+                parts = [given[key]] if key in given else self._in_class(kind, key)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 parts = elements[key : key + 1] if type(key) is int and key >= 0 else []
             case _:
-                return None
+                parts = self._in_class(self.values.get(name), key)
         return (parts[0], file) if len(parts) == 1 else None
+
+    def _in_class(self, kind: object, key: object) -> Sequence[ast.expr]:
+        """What the body of a class of this file gives an attribute."""
+        name = kind.__qualname__ if isinstance(kind, type) else ""
+        return [*_class_body("".join(linecache.getlines(self.file)), name).get(str(key), ())]
 
     def meaning(self, name: str) -> tuple[ast.expr, Scope]:
         """The expression that gives a name of a function its one value, and where that stands: of a parameter what the call
@@ -279,3 +287,20 @@ def assigned(source: str) -> Mapping[str, ast.expr]:
             value = getattr(statement, "value", None)
             found.setdefault(name, []).extend([] if value is None else [value])
     return {name: values[0] for name, values in found.items() if len(values) == 1}
+
+
+@functools.lru_cache(maxsize=64)
+def _class_body(source: str, name: str) -> Mapping[str, Sequence[ast.expr]]:
+    """The expressions that a class at the top of a module gives its attributes."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[str, list[ast.expr]] = {}
+    for statement in [s for c in body if isinstance(c, ast.ClassDef) and c.name == name for s in c.body]:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=key), value=ast.expr() as value):
+                found.setdefault(key, []).append(value)
+            case ast.Assign(targets=[ast.Name(id=key)], value=value):
+                found.setdefault(key, []).append(value)
+    return found

@@ -15,6 +15,7 @@ from untrace.module.def_use import bound_names
 from untrace.module.merge.parametric import Alike, outline_of
 from untrace.module.writer import ModuleWriter
 from untrace.python.anti_unify import Different
+from untrace.python.names import base_of
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Call, Name, Text
 from untrace.python.walk import nodes_of
@@ -77,8 +78,10 @@ def _outline(unit: Sequence[Statement]) -> tuple[object, ...]:
 
 
 def say_the_same(one: Sequence[Statement], other: Sequence[Statement]) -> bool:
-    """Whether definitions do, but for the names that they bind."""
+    """Whether definitions do, but for the names that they bind, and are called the same: an author's `encode` and `decode` stay two."""
     own = [[s.name for s in unit if type(s) is Def] for unit in (one, other)]
+    if [*map(base_of, own[0])] != [*map(base_of, own[1])]:
+        return False
     try:
         for ours, theirs in zip(one, other, strict=True):
             if type(ours) is Def and type(theirs) is Def:
