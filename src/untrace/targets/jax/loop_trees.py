@@ -426,9 +426,12 @@ def assign(
             return Tuple([bind(part, (*path, i), words(part, (*path, i))) for i, part in enumerate(tree.parts())])
         base = identifier(names.get(path) or word, "out")
         root = Name(w.scope.fresh(base), Symbol(author=base if path in known and not known[path].library else None))
-        handed_on = [type(w.names.get(v)) is Leaf for v, p in zip(values, tree.places, strict=True) if p < 0]
+        leaves = reach(tree.example, root) or []
+        rows = [(v, leaf) for v, leaf, p in zip(values, leaves, tree.places, strict=True) if p < 0]
+        is_plain = type(tree.example) in (tuple, list)
+        handed_on = [type(w.names.get(v)) is Leaf or not is_plain or len(leaf.steps) > 1 for v, leaf in rows]
         moves = all(handed_on) and type(equation.callee) is Cond  # what is handed on is part of this tree from now on
-        for value, leaf, place, is_made in zip(values, reach(tree.example, root) or [], tree.places, made, strict=True):
+        for value, leaf, place, is_made in zip(values, leaves, tree.places, made, strict=True):
             if is_made or moves and place < 0:
                 w.names[value] = leaf
         if all(type(v) is Value for v in values):
