@@ -124,7 +124,9 @@ class Solver:
 
 def test_what_a_method_is_of(tmp_path: Path) -> None:
     _, source = text_of(Solver(0.05, 0.3).step, tmp_path, X)
-    edited = source.replace("SOLVER_DT = 0.05", "SOLVER_DT = 0.1").replace("SOLVER_DAMPING = 0.3", "SOLVER_DAMPING = 0.7")
+    edited = source.replace("SOLVER_DT = 0.05", "SOLVER_DT = 0.1").replace(
+        "SOLVER_DAMPING = 0.3", "SOLVER_DAMPING = 0.7"
+    )
     np.testing.assert_allclose(run(edited, "step")(X), Solver(0.1, 0.7).step(X), rtol=1e-6)
 
 
@@ -137,7 +139,9 @@ def descend(w: Any, x: Any, lr: float = 0.125, turns: int = 3) -> Any:
 
 def test_the_entry_s_own_numbers_are_its_parameters(tmp_path: Path) -> None:
     function, source = text_of(descend, tmp_path, W, X)
-    assert "def descend(w, x, lr=0.125, turns=3):" in source and "w - lr * " in source and "length=turns" in source, source
+    assert "def descend(w, x, lr=0.125, turns=3):" in source and "w - lr * " in source and "length=turns" in source, (
+        source
+    )
     with pytest.raises(ValueError, match="'lr' was 0.125"):
         function(W, X, 0.25)
     edited = run(source.replace("0.125", "0.0625"), "descend")
@@ -176,3 +180,17 @@ def test_other_targets_have_them_as_well(target: str) -> None:
     written = untrace.decompile(make_update(Decay(0.05, 7), 0.5))(X).to(target)
     assert "\nHYPER_RATE = 0.05\n" in written.source and "HYPER_TURNS" in written.source, written.source
     np.testing.assert_allclose(written(np.asarray(X)), make_update(Decay(0.05, 7), 0.5)(X), rtol=1e-6)
+
+
+def encode(p: Any, x: Any) -> Any:
+    return jnp.tanh(x @ p["w"] + p["b"])
+
+
+def decode(p: Any, x: Any) -> Any:
+    return jnp.tanh(x @ p["w"] + p["b"])
+
+
+def test_functions_of_two_names_that_do_the_same_stay_two(tmp_path: Path) -> None:
+    p = {"w": jnp.eye(8), "b": jnp.ones(8)}
+    _, source = text_of(lambda p, x: jnp.sum(decode(p, encode(p, x))), tmp_path, p, X)
+    assert "decode(p, encode(p, x))" in source, source

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from untrace.ir.said import Given, Number, Numbers, SaidNumber
 from untrace.lift.naming.expressions import Expressions, Found, Row
-from untrace.lift.naming.numbers import NOTHING, NumberReader, Scope
+from untrace.lift.naming.number_reader import NOTHING, NumberReader
+from untrace.lift.naming.scopes import Scope
 from untrace.provenance import syntax
 from untrace.provenance.sites import Frame
 

@@ -20,7 +20,7 @@ import numpy as np
 from untrace import jax_compat
 from untrace.ir.said import Given, SaidComputed
 from untrace.ir.types import Data
-from untrace.lift.naming.numbers import ARITHMETIC, NOTHING, NumberReader
+from untrace.lift.naming.number_reader import ARITHMETIC, NOTHING, NumberReader
 from untrace.lift.naming.scopes import NoNumber, Scope, assigned
 from untrace.provenance.arguments import last_name
 from untrace.provenance.sites import Frame

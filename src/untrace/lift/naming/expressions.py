@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from untrace.ir.said import Given, Numbers, SaidNumber
-from untrace.lift.naming.numbers import NOTHING, NumberReader, Scope, Turn
+from untrace.lift.naming.number_reader import NOTHING, NumberReader, Turn
+from untrace.lift.naming.scopes import Scope
 from untrace.provenance.sites import Frame
 
 Row = Sequence[Numbers]
