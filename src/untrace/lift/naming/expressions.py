@@ -42,10 +42,10 @@ class Expressions:
             for node in [n for part in body for n in ast.walk(part) if isinstance(n, ast.expr)]:
                 self._look(node, scope)
 
-    def said(self, row: Row) -> Sequence[SaidNumber]:
-        """Those that have these values, or whose negative has; of one inside another the outer one, and first those that are in no
-        other that is known."""
-        for sign in (1, -1):
+    def said(self, row: Row, signs: Sequence[int] = (1, -1)) -> Sequence[SaidNumber]:
+        """Those that have these values, or, of the second sign, whose negative has; of one inside another the outer one, and first
+        those that are in no other that is known."""
+        for sign in signs:
             equal = [(node, said) for node, values, said in self.found if _equal(values, row, sign)]
             whole = [(node, said) for node, said in equal if node not in self._inner]
             inside = {part for node, _ in equal for part in ast.walk(node) if part is not node}

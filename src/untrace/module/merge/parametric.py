@@ -242,7 +242,7 @@ def _computed(
     if not isinstance(callee.definition, ast.FunctionDef) or column[0] in module.arrays:
         return None
     places = [(callee.definition.body, (*frames, callee))]
-    said = Expressions(places, passed, len(frames) + 1).said([ast.literal_eval(text) for text in column])
+    said = Expressions(places, passed, len(frames) + 1).said([ast.literal_eval(text) for text in column], (1,))
     if len(said) != 1:
         return None
     names = {n.id for n in ast.walk(said[0][0]) if isinstance(n, ast.Name)} & passed[0].keys()
