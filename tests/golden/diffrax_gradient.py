@@ -143,21 +143,6 @@ def select_if_vmap_jvp(primals, tangents):
     return val2, lax.select(_true_unless_batched(pred), total_dot.copy(), y0_dot.copy())
 
 
-@jax.custom_jvp
-def select_if_vmap_2(cond_fun, total, zeros):
-    return _select_if_batched(cond_fun, total, zeros)
-
-
-@select_if_vmap_2.defjvp
-def select_if_vmap_2_jvp(primals, tangents):
-    cond_fun, total, zeros = primals
-    cond_fun_dot, total_dot, zeros_dot = tangents
-    val2 = select_if_vmap_2(cond_fun.copy(), total.copy(), zeros.copy())
-    pred = cond_fun.copy()
-    t_out = lax.select(_true_unless_batched(pred), total_dot.copy(), zeros_dot.copy())
-    return val2, t_out
-
-
 @jax.jit
 def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
     """Args: state_0, state_1, param_0, param_1: f32[]; cast, cast_2: f32[2].
@@ -228,9 +213,9 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
         num_accepted_steps = x_6 + jnp.where(True, 1, 0)
         num_rejected_steps = x_7 + jnp.where(True, 0, 1)
         val2 = select_if_vmap(cond_fun, y0 + contr_out * y0_2, y0)
-        val2_2 = select_if_vmap_2(cond_fun, zeros + contr_out * zeros_2, zeros)
+        val2_2 = select_if_vmap(cond_fun, zeros + contr_out * zeros_2, zeros)
         val2_3 = select_if_vmap(cond_fun, y0_2 + contr_out * difference, y0_2)
-        val2_4 = select_if_vmap_2(cond_fun, zeros_2 + contr_out * difference_2, zeros_2)
+        val2_4 = select_if_vmap(cond_fun, zeros_2 + contr_out * difference_2, zeros_2)
         x_10 = _select_if_batched(cond_fun, np.bool_(False), x_2)
         x_11 = _select_if_batched(cond_fun, steps_completed, x_3)
         x_12 = _select_if_batched(cond_fun, num_steps, num_steps)
