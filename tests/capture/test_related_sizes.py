@@ -291,3 +291,8 @@ def test_a_part_of_a_size_is_that_part_at_every_size(part, rows):
             assert n != rows and "was written for" in str(error)
             continue
         assert found == (max(part(n), 0),), written.source
+
+
+def test_a_size_is_no_multiple_because_another_one_cannot_follow():
+    d = untrace.decompile(lambda x: x + jnp.arange(4.0))(jnp.ones((6, 4)))
+    np.testing.assert_array_equal(d(jnp.ones((7, 4))), jnp.ones((7, 4)) + jnp.arange(4.0))

@@ -144,7 +144,9 @@ def at_other_sizes(
             halves = {g.places for g in groups if g.old % 2 == 0 and g.size % 2 and _is_named(g.size, error)} - halved
             if halves and not is_near:  # `x[: n // 2]` beside its other half
                 halved.update(halves)
-                return attempt(chosen)
+                if (found_by_halves := attempt(chosen)) is not None:
+                    return found_by_halves
+                halved.difference_update(halves)  # that was not it
             apart.update(g.places for g in groups if _is_named(g.size, error) and _is_named(g.old, error))
             return None
         except Different:
