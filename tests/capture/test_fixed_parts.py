@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def test_a_function_in_a_tree_is_what_it_was_or_the_text_refuses(tmp_path: Path)
     assert "jax.nn.silu(x @ " in source, source
     with pytest.raises(TypeError, match="this was written for .*silu.* not for .*tanh"):
         function(layer_of(jnp.tanh), X)
-    np.testing.assert_allclose(function(layer_of(None), X), applied(layer_of(jax.nn.silu), X), rtol=1e-6)  # taken out already
+    np.testing.assert_allclose(
+        function(layer_of(None), X), applied(layer_of(jax.nn.silu), X), rtol=1e-6
+    )  # taken out already
 
 
 def test_functions_without_names_are_told_apart_by_what_they_do(tmp_path: Path) -> None:
@@ -74,6 +77,30 @@ def test_functions_without_names_are_told_apart_by_what_they_do(tmp_path: Path) 
     for other in (times(3.0), lambda x: x * 2.0 + 1.0):
         with pytest.raises(TypeError, match="this was written for"):
             function(layer_of(other), X)
+
+
+class Scale:
+    def __init__(self, factor: float):
+        self.factor = factor
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.factor
+
+    def halved(self, x: Any) -> Any:
+        return x * self.factor / 2
+
+
+@pytest.mark.parametrize("activation", [Scale, lambda f: Scale(f).halved, lambda f: functools.partial(jnp.multiply, f)])
+def test_objects_and_methods_are_told_apart_by_what_they_hold(activation: Any, tmp_path: Path) -> None:
+    function, _ = written(applied, tmp_path, layer_of(activation(2.0)), X)
+    np.testing.assert_array_equal(function(layer_of(activation(2.0)), X), applied(layer_of(activation(2.0)), X))
+    with pytest.raises(TypeError, match="this was written for"):
+        function(layer_of(activation(3.0)), X)
+
+
+def test_arguments_by_name(tmp_path: Path) -> None:
+    function, _ = written(trained, tmp_path, layer_of(jax.nn.silu), X)
+    assert function(x=X, layer=layer_of(jax.nn.silu))["layers"][0].activation is jax.nn.silu
 
 
 def test_a_result_that_is_the_argument_with_other_arrays_has_them_again(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ The written entry does so too (`_beside` of `targets.jax.runtime`), and takes no
 from __future__ import annotations
 
 import functools
-import hashlib
-import re
+import inspect
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,20 +16,21 @@ import jax
 from untrace import jax_compat
 
 Way = tuple[Hashable, ...]  # keys and numbers of dicts, tuples and lists
-_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
 class Around:
     """A function of arguments without such parts, which stands for one with them.
 
     `words`: what they are, in their order. `numbers`: whether Python's numbers in trees are some too. `back`: which parts of the
-    result get those of which argument back, by the way there; known once it was called.
+    result get those of which argument back, by the way there; known once it was called. `order`: the arguments as the function
+    names its parameters, however they were passed.
     """
 
-    def __init__(self, function: Callable[..., Any], given: Sequence[Any], numbers: bool):
+    def __init__(self, function: Callable[..., Any], given: Sequence[Any], numbers: bool, order: Sequence[int]):
         functools.update_wrapper(self, function)
         self.function, self.given, self.numbers = function, given, numbers
-        self.words = tuple([word_of(part) for tree in given for part in _fixed(tree, numbers)])
+        self.order = order
+        self.words = tuple([_word_of(part) for n in order for part in _fixed(given[n], numbers)])
         self.back: dict[Way, int] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ class Around:
         for number, argument in enumerate(self.given):
             if jax.tree.structure(taken_out) == jax.tree.structure(without(argument, self.numbers)):
                 if all(a is b for a, b in zip(_fixed(argument, False), fixed, strict=True)):
-                    yield way, number
+                    yield way, list(self.order).index(number)
                     return
         parts = list(part.items() if type(part) is dict else enumerate(part) if isinstance(part, (tuple, list)) else ())
         if not parts or any(type(key) not in (str, int) for key, _ in parts):
@@ -74,7 +74,20 @@ def around(
     if not any(_fixed(tree, numbers) for tree in given):
         return function, args, kwargs
     rest = [g if f else without(g, numbers) for f, g in zip(fixed, [*args, *kwargs.values()], strict=True)]
-    return Around(function, given, numbers), tuple(rest[: len(args)]), dict(zip(kwargs, rest[len(args) :], strict=True))
+    return (
+        Around(function, given, numbers, _order_of(function, args, kwargs)),
+        tuple(rest[: len(args)]),
+        dict(zip(kwargs, rest[len(args) :], strict=True)),
+    )
+
+
+def _order_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, object]) -> Sequence[int]:
+    places = [*range(len(args))], {name: len(args) + n for n, name in enumerate(kwargs)}
+    try:
+        bound = inspect.signature(function).bind(*places[0], **places[1])
+    except (TypeError, ValueError):  # it has no signature
+        return range(len(args) + len(kwargs))
+    return [*bound.args, *bound.kwargs.values()]
 
 
 def without(tree: Any, numbers: bool) -> Any:
@@ -84,14 +97,32 @@ def without(tree: Any, numbers: bool) -> Any:
     return jax.tree.map(lambda leaf: leaf if _is_traced(leaf, numbers) else None, tree)
 
 
-def word_of(part: Any) -> str:
-    """What such a part is, the same in each process: a function by its name, and one without a name by what it does."""
-    name, code = getattr(part, "__qualname__", None), getattr(part, "__code__", None)
-    told = repr(part) if name is None else f"{part.__module__}.{name}"
-    if code is not None and "<" in told:
-        inside = code.co_code, code.co_names, code.co_consts, [c.cell_contents for c in part.__closure__ or ()]
-        told += "#" + hashlib.sha256(_ADDRESS.sub("", repr(inside)).encode()).hexdigest()[:8]
-    return _ADDRESS.sub("", told)
+def _word_of(part):  # type: ignore[no-untyped-def]  # whose text stands in written modules
+    """What this is, the same in each process: a function by its name; one without a name, or an object, by what is in it."""
+    import functools
+    import hashlib
+    import re
+
+    def inside(value, depth=4):
+        code = getattr(value, "__code__", value if hasattr(value, "co_code") else None)
+        if code is not None and depth:
+            parts = [*code.co_consts, *[c.cell_contents for c in getattr(value, "__closure__", None) or ()]]
+            parts += [getattr(value, "__defaults__", None), getattr(value, "__self__", None)]
+            return [code.co_code, code.co_names, *[inside(part, depth - 1) for part in parts]]
+        if isinstance(value, functools.partial):
+            return [inside(each, depth) for each in (value.func, *value.args, *value.keywords.items())]
+        if hasattr(value, "tobytes"):
+            return [str(value.dtype), value.shape, value.tobytes()]
+        if hasattr(value, "__dict__") and not isinstance(value, type) and depth:
+            return [type(value).__qualname__, *[(name, inside(own, depth - 1)) for name, own in vars(value).items()]]
+        return repr(value)
+
+    name = getattr(part, "__qualname__", None)
+    told = re.sub(" at 0x[0-9a-f]+", "", repr(part) if name is None else f"{part.__module__}.{name}")
+    if "<" not in told and getattr(part, "__self__", None) is None:
+        return told
+    whole = re.sub(" at 0x[0-9a-f]+", "", repr(inside(part)))
+    return f"{told}#{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def _fixed(tree: Any, numbers: bool) -> list[Any]:

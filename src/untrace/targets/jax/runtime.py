@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from untrace.capture.fixed_parts import _word_of
 from untrace.jaxprs.expand import batched
 from untrace.python.helpers import helper
 
@@ -149,23 +150,17 @@ helper("jax", "jnp", "lax")(batched._select_if_batched)
 helper("jax", "jnp")(batched._true_unless_batched)
 
 
-@helper("functools", "jax")
+helper()(_word_of)
+
+
+@helper("functools", "jax", needs=("_word_of",))
 def _beside(*fixed, back=(), numbers=False):
     """Makes a function of arrays one whose arguments hold other things too: `fixed`, in their order, and nothing else.
     `back`: which parts of the result get those of which argument."""
-    import hashlib
-    import re
+    import inspect
 
     def is_array(leaf):
         return hasattr(leaf, "dtype") or not numbers and isinstance(leaf, (bool, int, float, complex))
-
-    def word(leaf):
-        name, code = getattr(leaf, "__qualname__", None), getattr(leaf, "__code__", None)
-        told = repr(leaf) if name is None else f"{leaf.__module__}.{name}"
-        if code is not None and "<" in told:
-            inside = code.co_code, code.co_names, code.co_consts, [c.cell_contents for c in leaf.__closure__ or ()]
-            told += "#" + hashlib.sha256(re.sub(" at 0x[0-9a-f]+", "", repr(inside)).encode()).hexdigest()[:8]
-        return re.sub(" at 0x[0-9a-f]+", "", told)
 
     def filled(tree, whole):
         return jax.tree.map(lambda new, old: old if new is None else new, tree, whole, is_leaf=lambda x: x is None)
@@ -181,9 +176,11 @@ def _beside(*fixed, back=(), numbers=False):
     def decorate(function):
         @functools.wraps(function)
         def whole(*args, **kwargs):
+            bound = inspect.signature(function).bind(*args, **kwargs)
+            args, kwargs = bound.args, bound.kwargs
             given = [*args, *kwargs.values()]
             trees = [g for g in given if jax.tree.structure(g) != jax.tree.structure(0)]
-            found = [word(leaf) for leaf in jax.tree.leaves(trees) if not is_array(leaf)]
+            found = [_word_of(leaf) for leaf in jax.tree.leaves(trees) if not is_array(leaf)]
             if found and found != list(fixed):
                 raise TypeError(f"this was written for {fixed} in its arguments, not for {found}")
             taken = [jax.tree.map(lambda x: x if is_array(x) else None, g) if g is not None else g for g in given]
