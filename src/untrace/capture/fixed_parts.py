@@ -97,7 +97,7 @@ def without(tree: Any, numbers: bool) -> Any:
     return jax.tree.map(lambda leaf: leaf if _is_traced(leaf, numbers) else None, tree)
 
 
-def _word_of(part):  # type: ignore[no-untyped-def]  # whose text stands in written modules
+def _word_of(part):
     """What this is, the same in each process: a function by its name; one without a name, or an object, by what is in it."""
     import functools
     import hashlib
