@@ -174,7 +174,7 @@ ANYWHERE = [
     (lambda x, i, v: x.at[i].add(v, mode="drop"), (f32(3, 4), i32(2), f32(2, 4)), "x.at[i].add(v)"),
     (lambda x, i, v: x.at[i].set(v, unique_indices=True), (f32(3, 4), i32(1), f32(1, 4)), "x.at[i].set(v, unique_indices=True)"),
     (lambda x: x.mT, (f32(2, 3, 4),), "x.mT"),
-    (lambda x: x.reshape(6, -1), (f32(2, 3, 4),), "x.reshape(6, 4)"),
+    (lambda x: x.reshape(6, -1), (f32(2, 3, 4),), "x.reshape(6, -1)"),
     (lambda x: jnp.tile(x, (2, 3)), (f32(3, 4),), "jnp.tile(x, (2, 3))"),
     (lambda x: jnp.repeat(x, 2, axis=0), (f32(3, 4),), "jnp.repeat(x, 2, axis=0)"),
     (lambda x, y: jnp.concatenate([x, y], axis=-1), (f32(3, 4), f32(3, 2)), "jnp.concatenate([x, y], axis=-1)"),

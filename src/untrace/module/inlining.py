@@ -135,7 +135,8 @@ def is_of_turn(
 def _is_again(first: Equation, second: Equation, provenance: Provenance) -> bool:
     """Whether two equations come of one instruction, which ran twice."""
     one, other = provenance.site(first.origin), provenance.site(second.origin)
-    return bool(one.frames) and (one.frames, one.below) == (other.frames, other.below)
+    is_same = bool(one.frames) and (one.frames, one.below) == (other.frames, other.below)
+    return is_same and first.callee.name == second.callee.name
 
 
 def _frames(equation: Equation, provenance: Provenance) -> Sequence[Frame]:

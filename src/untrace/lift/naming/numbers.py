@@ -35,7 +35,7 @@ def said_number(
     """
     frame = site.frames[-1] if site.frames else None
     node = frame.node if frame is not None else None
-    if frame is None or node is None or not math.isfinite(value):
+    if frame is None or node is None or isinstance(value, complex) or not math.isfinite(value):
         return None
     parts = _operands(node, called)
     dtype = next((t for t in map(_dtype, avals) if t is not None), np.dtype(float))
@@ -47,7 +47,7 @@ def said_number(
         written = _that_is(value, dtype, part, scope, names, sorted(n for n in lengths if type(n) is int and n > 1))
         if written is not None:
             equal.setdefault(ast.dump(part), []).append((written, names))
-    if not equal:
+    if not equal and type(value) is float:  # what is made of sizes is no float where it is one
         made = [said for part in parts if (said := _multiple(value, dtype, part, scope)) is not None]
         return made[0] if len(made) == 1 else None
     if len(equal) > 1:  # of `jnp.clip(x, LOW, HIGH)` with equal numbers it tells nobody which one this is
