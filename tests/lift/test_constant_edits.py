@@ -87,6 +87,12 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "def fn(x):\n    def step(c, r):\n        return jnp.concatenate([jnp.array([K]), c[:-1]]) + r, None\n\n"
         "    return jax.lax.scan(step, jnp.full(4, K), x)[0]",
     ),
+    "list_in_a_derivative": (
+        "0.3",
+        "0.7",
+        "def h(r):\n    return jnp.sum(r * K) + jnp.sum(jnp.array([K, 0.0, 0.0, 1.0]) * r)\n\n\n"
+        "def fn(x):\n    return jax.vmap(jax.grad(h))(x) + K",
+    ),
     "times_a_ratio": (
         "0.5",
         "0.2",

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.calls import function_run
 from untrace.ir.nodes import Atom, Constant, Equation, Program, Scan, Value, functions_called, walk_functions
 from untrace.ir.said import SaidArray, SaidComputed
+from untrace.ir.structured import Map, derivative_in
 from untrace.lift.naming import words
 from untrace.lift.naming.computed import ModuleArrays, is_array, said_inside
 from untrace.lift.naming.numbers import said_array
@@ -58,13 +60,18 @@ def name_constants(program: Program, provenance: Provenance) -> Program:
 
 
 def _users(equation: Equation, atom: Atom) -> Iterator[Equation]:
-    """An equation that takes a value, and those inside of a loop that takes it for all of its turns."""
+    """An equation that takes a value, and those inside of what it calls that take it there."""
     yield equation
-    loop = equation.callee
-    if type(loop) is Scan:
-        for place in [place for place, other in enumerate(equation.inputs[: loop.consts]) if other is atom]:
-            param = loop.body.params[place]
-            for inner in [e for e in loop.body.equations if param in e.inputs]:
+    callee = equation.callee
+    run = function_run(equation, equation.inputs)
+    if type(callee) is Scan:
+        run = callee.body, equation.inputs[: callee.consts]
+    elif type(callee) is Map or derivative_in(callee) is not None:
+        run = functions_called(equation)[0], equation.inputs
+    if run is not None:
+        function, given = run
+        for param in [p for p, other in zip(function.params, given, strict=False) if other is atom]:
+            for inner in [e for e in function.equations if param in e.inputs]:
                 yield from _users(inner, param)
 
 
