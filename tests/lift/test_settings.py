@@ -182,6 +182,26 @@ def test_other_targets_have_them_as_well(target: str) -> None:
     np.testing.assert_allclose(written(np.asarray(X)), make_update(Decay(0.05, 7), 0.5)(X), rtol=1e-6)
 
 
+class Strict:
+    """A config of which no property may be asked."""
+
+    def __init__(self) -> None:
+        self.rate = 0.375
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("it has none")
+
+
+def test_no_property_of_a_config_is_asked(tmp_path: Path) -> None:
+    def scaled(x: Any, cfg: Any) -> Any:
+        return x * cfg.rate
+
+    strict = Strict()
+    _, source = text_of(lambda x: scaled(x, strict), tmp_path, X)
+    assert "x * 0.375" in source, source  # what has a shape is taken for an array
+
+
 def encode(p: Any, x: Any) -> Any:
     return jnp.tanh(x @ p["w"] + p["b"])
 

@@ -273,12 +273,10 @@ def _holds_values(value: object) -> bool:
     """Whether an object may be a config: a dict, a named tuple, or one with attributes of its own."""
     if type(value) is dict or is_namedtuple(value):
         return True
-    has_own = getattr(type(value), "__dictoffset__", 0) != 0 or hasattr(type(value), "__slots__")
-    return (
-        has_own
-        and not isinstance(value, (type, ModuleType, FunctionType, functools.partial))
-        and not hasattr(value, "shape")
-    )
+    kind = type(value)  # of the object itself nothing is asked: its properties are the author's code
+    has_own = getattr(kind, "__dictoffset__", 0) != 0 or hasattr(kind, "__slots__")
+    is_other = issubclass(kind, (type, ModuleType, FunctionType, functools.partial)) or hasattr(kind, "shape")
+    return has_own and not is_other
 
 
 def _tells_more(read: Access, seen: Access) -> bool:

@@ -68,10 +68,7 @@ class Scope:
     def _stores(self, name: str) -> bool:
         """Whether the innermost function gives a name a value, or may do so."""
         definition = self.frames[-1].definition
-        nodes = ast.walk(definition) if definition is not None else ()
-        return definition is None or any(
-            isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store for n in nodes
-        )
+        return definition is None or name in _stored(definition)
 
     def held(self, node: ast.expr) -> tuple[object, str]:
         """What an expression of an object's attributes and keys is, and what it is called. Raises NoNumber for another expression."""
@@ -207,6 +204,12 @@ class Scope:
         if given is None:
             raise NoNumber
         return given
+
+
+@functools.lru_cache(maxsize=512)
+def _stored(definition: ast.AST) -> frozenset[str]:
+    """The names that a function gives values."""
+    return frozenset(n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store)
 
 
 def _assigned_to(statement: ast.Assign, stored: Sequence[ast.expr]) -> Iterator[ast.expr]:
