@@ -202,6 +202,31 @@ def test_no_property_of_a_config_is_asked(tmp_path: Path) -> None:
     assert "x * 0.375" in source, source  # what has a shape is taken for an array
 
 
+def test_a_parameter_that_is_deleted_disturbs_nothing(tmp_path: Path) -> None:
+    def scaled(x: Any, unused: Any, cfg: Any) -> Any:
+        del unused
+        return norm(x, cfg)
+
+    cfg = Config()
+    _, source = text_of(lambda w, x: jax.grad(lambda w: jnp.sum(scaled(x @ w, None, cfg)))(w), tmp_path, W, X)
+    assert "CFG_EPS = 0.001" in source and "jax.grad(" in source, source
+
+
+def test_a_number_times_another_one_is_no_multiple_of_what_it_is_not(tmp_path: Path) -> None:
+    def chosen(x: Any) -> Any:
+        return jnp.where(x > 0.5, python_s(), OTHER * 3.0)
+
+    _, source = text_of(chosen, tmp_path, X)
+    assert "0.55, OTHER * 3.0)" in source, source
+
+
+OTHER = 0.625
+
+
+def python_s() -> float:
+    return 0.5 + 0.05
+
+
 def encode(p: Any, x: Any) -> Any:
     return jnp.tanh(x @ p["w"] + p["b"])
 

@@ -77,8 +77,9 @@ class Call:
 
     def with_arguments(self, arguments: Any) -> Call:
         """The same function on other arguments: a tuple of them, a dict of keyword arguments, or a single one."""
-        kwargs = arguments if isinstance(arguments, dict) else {}
-        args = () if kwargs else arguments if type(arguments) is tuple else (arguments,)
+        args, kwargs = arguments if type(arguments) is tuple else (arguments,), {}
+        if isinstance(arguments, dict):
+            args, kwargs = (), arguments
         if isinstance(self.function, Around):
             args = tuple(a if i in self.static_argnums else self.function.without(a) for i, a in enumerate(args))
             kwargs = {k: v if k in self.static_argnames else self.function.without(v) for k, v in kwargs.items()}

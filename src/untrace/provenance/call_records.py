@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import sys
 import warnings
@@ -265,8 +266,9 @@ class _Recorder:
             if name in variables and all(code not in one.f_code.co_consts for one, _ in self._stack):
                 self._settings.note(code, name, variables[name], frame.f_globals)
         for name in record.settings:
-            if type(variables[name]) not in (int, float) or record.caller is None:
-                self._settings.note(code, name, variables[name], frame.f_globals)
+            value = variables.get(name)  # a parameter that was deleted has none
+            if type(value) not in (int, float) or record.caller is None:
+                self._settings.note(code, name, value, frame.f_globals)
 
 
 def _holds_values(value: object) -> bool:
@@ -275,7 +277,8 @@ def _holds_values(value: object) -> bool:
         return True
     kind = type(value)  # of the object itself nothing is asked: its properties are the author's code
     has_own = getattr(kind, "__dictoffset__", 0) != 0 or hasattr(kind, "__slots__")
-    is_other = issubclass(kind, (type, ModuleType, FunctionType, functools.partial)) or hasattr(kind, "shape")
+    is_other = issubclass(kind, (type, ModuleType, FunctionType, functools.partial))
+    is_other = is_other or inspect.getattr_static(kind, "shape", None) is not None
     return has_own and not is_other
 
 

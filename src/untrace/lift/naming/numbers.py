@@ -65,16 +65,25 @@ def _multiple(value: float, dtype: np.dtype, part: ast.expr, scope: Scope) -> Sa
                 names: dict[str, Given] = {}
                 try:
                     number, written = NumberReader(names).value(known, scope)
-                    factor = value / number
+                    factor, is_of_sizes = value / number, _is_of_sizes(other, scope)
                 except NOTHING:
                     continue
-                if not names or not _is_of_sizes(other, scope):
+                if not names or not is_of_sizes or _is_known(other, scope):
                     continue
                 for digits in range(1, 18):
                     short = float(f"{factor:.{digits}g}")
                     if np.asarray(number * short, dtype) == np.asarray(value, dtype):
                         return (written if short == 1.0 else ast.BinOp(written, ast.Mult(), ast.Constant(short))), names
     return None
+
+
+def _is_known(node: ast.expr, scope: Scope) -> bool:
+    """Whether it is seen what number an expression is."""
+    try:
+        NumberReader({}).value(node, scope)
+    except NOTHING:
+        return False
+    return True
 
 
 def _is_of_sizes(node: ast.expr, scope: Scope) -> bool:
