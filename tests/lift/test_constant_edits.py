@@ -101,6 +101,24 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
 }
 
 
+# The same where sizes of the inputs follow, and others are the number's.
+OF_SIZES: dict[str, tuple[str, str, str]] = {
+    "own_size": (
+        "3",
+        "2",
+        "def h(r):\n    t, n = r.shape\n    return r.mean(0) / t + jnp.sum(r) / (n * t**2) + jnp.arange(t) @ r / len(r)\n\n\n"
+        "def fn(x):\n    def step(c, i):\n"
+        "        return c + h(jax.lax.dynamic_slice(x, (i, 0), (K, x.shape[1]))), None\n\n"
+        "    return jax.lax.scan(step, jnp.zeros(x.shape[1]), jnp.arange(x.shape[0] - K))[0]",
+    ),
+    "size_of_a_variable": (
+        "2",
+        "3",
+        "def fn(x):\n    q = jax.lax.dynamic_slice_in_dim(x, 1, K)\n    return q / jnp.sqrt(q.shape[0]) + jnp.ones(q.shape[-2:])",
+    ),
+}
+
+
 def module_of(name: str, text: str, folder: Path) -> Any:
     path = folder / f"{name}.py"
     path.write_text(text)
@@ -112,12 +130,12 @@ def module_of(name: str, text: str, folder: Path) -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *OF_SIZES])
 def test_an_edit_of_the_number_is_the_edit_of_the_source(name: str, tmp_path: Path) -> None:
-    number, other, functions = PROGRAMS[name]
+    number, other, functions = {**PROGRAMS, **OF_SIZES}[name]
     source = module_of(f"constant_{name}", HEAD.format(number=number) + functions + "\n", tmp_path)
     edited = module_of(f"constant_{name}_edited", HEAD.format(number=other) + functions + "\n", tmp_path)
-    written = untrace.decompile(source.fn, sizes="fixed")(X)
+    written = untrace.decompile(source.fn, sizes="infer" if name in OF_SIZES else "fixed")(X)
     _, text = saved(written, tmp_path)
     assert re.search(r"^K = ", text, re.M), text
     changed = re.sub(r"^K = .*$", f"K = {other}", text, flags=re.M)

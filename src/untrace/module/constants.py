@@ -197,7 +197,8 @@ class ConstantWriter:
             return List([self.said(part, numbers) for part in node])
 
         def named(name: str) -> Expr:
-            return Name(variables[name]) if name in variables else self._said_name(name, numbers, self.namespace)
+            is_variable = name in variables and name not in numbers
+            return Name(variables[name]) if is_variable else self._said_name(name, numbers, self.namespace)
 
         return of_source(node, named)
 

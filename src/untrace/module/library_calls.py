@@ -7,17 +7,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot
-from untrace.ir.said import SaidNumber
+from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot, Value
+from untrace.lift.naming.number_reader import Shapes
 from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
-from untrace.module.sizes import joined
+from untrace.module.sizes import Sizes, joined
+from untrace.provenance.sites import Site, is_in_loop
 from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary
 
 _BINARY = {
@@ -30,9 +31,22 @@ _NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 _UNARY = {"neg": "-", "invert": "~"}
 
 
+class _Function(Protocol):
+    """The function that is written: its module, its variables so far, its parameters, and the sizes that it tells."""
+
+    @property
+    def module(self) -> ConstantWriter: ...
+    @property
+    def names(self) -> Mapping[Value, Expr]: ...
+    @property
+    def sized(self) -> Sequence[Value]: ...
+    @property
+    def sizes(self) -> Sizes | None: ...
+
+
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The expression of an equation whose callee is a Library function of the target. Raises Unwritable."""
-    operands = with_author_numbers(w.module, equation, operands)
+    operands = with_author_numbers(w, equation, operands)
     return spelled(w, callee_of(equation, Library).name, *arguments(w, equation, operands))
 
 
@@ -119,14 +133,11 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
         return Slice(*parts)
     if kind is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        said = author_number(w.module, w.equation, value) if size is None else _with_names(w.module, w.equation, size)
+        said = author_number(w, w.equation, value) if size is None else _with_names(w, w.equation, size)
         return number(w, value) if said is None else said
     if kind is int and _is_rest(w.module, w.equation, place):
         return Text("-1", UNARY)
-    if (
-        kind is int
-        and (said := author_number(w.module, w.equation, value, _times(w.equation, value), place)) is not None
-    ):
+    if kind is int and (said := author_number(w, w.equation, value, _times(w.equation, value), place)) is not None:
         return said
     if value is Ellipsis:
         return Text("...")
@@ -135,7 +146,7 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     found = w.source(value)
-    return _with_names(w.module, w.equation, found, _times(w.equation, int(value))) if kind is int else found
+    return _with_names(w, w.equation, found, _times(w.equation, int(value))) if kind is int else found
 
 
 def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int]) -> bool:
@@ -144,7 +155,7 @@ def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int])
     return is_shape and says_rest(module.provenance.site(equation.origin), place)
 
 
-def with_author_numbers(module: ConstantWriter, equation: Equation, operands: Sequence[Expr]) -> Sequence[Expr]:
+def with_author_numbers(w: _Function, equation: Equation, operands: Sequence[Expr]) -> Sequence[Expr]:
     """The operands of an equation, those that are numbers by their author's words."""
     found = list(operands)
     loop = equation.callee if type(equation.callee) is Scan else None
@@ -154,24 +165,25 @@ def with_author_numbers(module: ConstantWriter, equation: Equation, operands: Se
         if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating):
             plain = int(value) if isinstance(value, int | np.integer) else float(value)
             place = (n - consts, count)
-            found[n] = author_number(module, equation, plain, place=place) or found[n]
+            found[n] = author_number(w, equation, plain, place=place) or found[n]
     return found
 
 
-def _with_names(module: ConstantWriter, equation: Equation, expr: Expr, times: int = 1) -> Expr:
+def _with_names(w: _Function, equation: Equation, expr: Expr, times: int = 1) -> Expr:
     """A number that an equation takes, so often, with the author's names for the numbers in it: `x.shape[0] * HEADS`."""
     numbers = Counter(_numbers_in(expr))
-    site = None if equation.origin is None or not numbers else module.provenance.site(equation.origin)
-    words: Mapping[str, SaidNumber] = (
-        {} if site is None else said_numbers(site, getattr(equation.callee, "name", ""), numbers, times)
-    )
+    site = None if equation.origin is None or not numbers else w.module.provenance.site(equation.origin)
+    if site is None:
+        return expr
+    shapes, variables = _shapes(w, site)
+    words = said_numbers(site, getattr(equation.callee, "name", ""), numbers, times, shapes)
 
     def named(part: Expr) -> Expr:
         if type(part) is Binary:
             return Binary(named(part.left), part.op, named(part.right))
         for value in _numbers_in(part):
             if value in words:
-                name = module.said(*words[value])
+                name = w.module.said(*words[value], variables)
                 return Unary("-", name) if part.flat().startswith("-") else name
         return part
 
@@ -199,14 +211,36 @@ def _times(equation: Equation, value: int) -> int:
 
 
 def author_number(
-    module: ConstantWriter, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0)
+    w: _Function, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0)
 ) -> Expr | None:
     """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it.
     place: which it is of how many that stand together."""
-    site = None if equation.origin is None else module.provenance.site(equation.origin)
+    site = None if equation.origin is None else w.module.provenance.site(equation.origin)
     avals = [a.aval for a in (*equation.inputs, *equation.outputs) if a is not None]
-    said = None if site is None else said_number(site, getattr(equation.callee, "name", ""), avals, value, times, place)
-    return None if said is None else module.said(*said)
+    if site is None:
+        return None
+    shapes, variables = _shapes(w, site)
+    said = said_number(site, getattr(equation.callee, "name", ""), avals, value, times, place, shapes)
+    return None if said is None else w.module.said(*said, variables)
+
+
+def _shapes(w: _Function, site: Site) -> tuple[Shapes | None, Mapping[str, str]]:
+    """The shapes of the author's variables that stand in the text by now; the mapping gets what those are called that are asked
+    for."""
+    called: dict[str, str] = {}
+    if w.sizes is None:
+        return None, called
+    following = w.sizes.variable
+
+    def shape_of(name: str) -> tuple[Sequence[int | None], str] | None:
+        known = w.sized if is_in_loop(site.frames[-1:]) else w.names  # what a turn made, the turn before has not
+        for array in (v for v in reversed([*known]) if v.hint == name):
+            if type(variable := w.names.get(array)) is Name:
+                called[variable.id] = variable.id
+                return [None if n in following else n for n in getattr(array.aval, "shape", ())], variable.id
+        return None
+
+    return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of), called
 
 
 def number(w: Any, value: float) -> Expr:

@@ -49,15 +49,30 @@ class Turn(NamedTuple):
     fixed: Mapping[str, Numbers]
 
 
+class Shapes(NamedTuple):
+    """The shapes of the arrays that variables are, in the function of so many frames, and what they are called in its text; of a
+    variable that is none there, None, as of a size that follows the inputs."""
+
+    depth: int
+    is_mapped: bool  # whether they may have an axis more than its author sees
+    of: Callable[[str], tuple[Sequence[int | None], str] | None]
+
+
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
     is taken for that is no number of the module; `guessed`: whether there is one. `turn`: that of a loop which all is of; `read`:
-    the variables of it that were read. `fills`: whether an array of one number counts as that."""
+    the variables of it that were read. `fills`: whether an array of one number counts as that. `shapes`: by which sizes are said
+    that nothing else says."""
 
     def __init__(
-        self, names: dict[str, Given], guess: int | None = None, turn: Turn | None = None, fills: bool = False
+        self,
+        names: dict[str, Given],
+        guess: int | None = None,
+        turn: Turn | None = None,
+        fills: bool = False,
+        shapes: Shapes | None = None,
     ):
-        self.fills = fills
+        self.fills, self.shapes = fills, shapes
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
         self.read: set[str] = set()
 
@@ -106,6 +121,8 @@ class NumberReader:
                 if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
                     raise NoNumber
                 return ARITHMETIC[type(op)](left, right), _operation(node, one, other)
+            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=index):
+                return self._size(name, index, scope)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
             case ast.Subscript(value=listed, slice=index):
@@ -115,6 +132,7 @@ class NumberReader:
                     with contextlib.suppress(NoNumber):
                         values, listed = self.elements(args[0], scope)
                         return len(values), ast.Call(node.func, [listed], [])
+                    return self._size(args[0].id, ast.Constant(0), scope)
                 return self._guessed()
             case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=called), args=[part], keywords=[]) if (
                 called in _FUNCTIONS and scope.is_module(module, ("math", "numpy"))
@@ -279,6 +297,18 @@ class NumberReader:
         if isinstance(found, tuple):
             raise NoNumber
         return found, written
+
+    def _size(self, name: str, index: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
+        """`x.shape[-1]`, of an array that the text has."""
+        if self.shapes is not None and len(scope.frames) == self.shapes.depth and not scope.has_global(name):
+            shape, word = self.shapes.of(name) or ((), name)
+            with contextlib.suppress(ValueError):
+                place = ast.literal_eval(index)
+                is_within = type(place) is int and -len(shape) <= place < len(shape) * (not self.shapes.is_mapped)
+                if is_within and (size := shape[place]) is not None:
+                    at = ast.Constant(place % len(shape)) if isinstance(index, ast.Constant) else index
+                    return size, ast.Subscript(ast.Attribute(ast.Name(word), "shape"), at)
+        return self._guessed()
 
     def _guessed(self) -> tuple[Number, ast.expr]:
         is_second, self.guessed = self.guessed, True

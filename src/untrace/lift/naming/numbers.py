@@ -8,6 +8,7 @@ Nothing of the author's is run for it: names are looked up in the module, and Py
 from __future__ import annotations
 
 import ast
+import contextlib
 import linecache
 import math
 from collections import Counter
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from untrace.ir.said import Given, Number, SaidArray, SaidNumber
-from untrace.lift.naming.number_reader import NOTHING, NumberReader, has_names
+from untrace.lift.naming.number_reader import NOTHING, NumberReader, Shapes, has_names
 from untrace.lift.naming.scopes import NoNumber, Scope, assigned
 from untrace.provenance.arguments import arguments_by_parameter, last_name
 from untrace.provenance.sites import Frame, Site
@@ -25,13 +26,19 @@ _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 
 
 def said_number(
-    site: Site, called: str, avals: Sequence[object], value: float, times: int = 1, place: tuple[int, int] = (0, 0)
+    site: Site,
+    called: str,
+    avals: Sequence[object],
+    value: float,
+    times: int = 1,
+    place: tuple[int, int] = (0, 0),
+    shapes: Shapes | None = None,
 ) -> SaidNumber | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
     where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only.
 
     called: the name of what the equation calls. avals: the types of what it takes and gives. place: where several operands
-    have this value, which of how many that stand together it is.
+    have this value, which of how many that stand together it is. shapes: of the variables there, whose sizes may be said.
     """
     frame = site.frames[-1] if site.frames else None
     node = frame.node if frame is not None else None
@@ -44,7 +51,8 @@ def said_number(
     equal: dict[str, list[tuple[ast.expr, Mapping[str, Given]]]] = {}
     for part in parts:
         names: dict[str, Given] = {}
-        written = _that_is(value, dtype, part, scope, names, sorted(n for n in lengths if type(n) is int and n > 1))
+        long = sorted(n for n in lengths if type(n) is int and n > 1)
+        written = _that_is(value, dtype, part, scope, names, long, shapes)
         if written is not None:
             equal.setdefault(ast.dump(part), []).append((written, names))
     if not equal and type(value) is float:  # what is made of sizes is no float where it is one
@@ -129,7 +137,9 @@ def _parts(node: ast.expr) -> Sequence[ast.expr]:
     return [p for e in node.elts for p in _parts(e)] if isinstance(node, ast.Tuple | ast.List) else (node,)
 
 
-def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> Mapping[str, SaidNumber]:
+def said_numbers(
+    site: Site, called: str, numbers: Counter[str], times: int, shapes: Shapes | None = None
+) -> Mapping[str, SaidNumber]:
     """The author's names for numbers (by their digits) that are, with sizes, the arithmetic of one thing that an equation takes: SWEEPS for the
     6 of `x / (SWEEPS * x.size)`. Nothing where he has others there, in another number, or two names for one, or them in fewer
     things than the `times` that the equation takes such a one."""
@@ -141,7 +151,7 @@ def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> 
     count = 0
     for part in _operands(frame.node, called):
         words: dict[str, dict[str, SaidNumber | None]] = {}
-        if _numbers_in(part, scope, words) == numbers:
+        if _numbers_in(part, scope, words, shapes) == numbers:
             count += 1
             alone = {value: said for value, (said, *more) in ((v, w.values()) for v, w in words.items()) if not more}
             named = {value: said for value, said in alone.items() if said is not None}
@@ -149,13 +159,24 @@ def said_numbers(site: Site, called: str, numbers: Counter[str], times: int) -> 
     return next(iter(found.values())) if len(found) == 1 and count >= times else {}
 
 
-def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNumber | None]]) -> Counter[str]:
-    """The digits of the numbers in some arithmetic, but for those of shapes; `words` gets what stands for each."""
+def _numbers_in(
+    part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNumber | None]], shapes: Shapes | None
+) -> Counter[str]:
+    """The digits of the numbers in some arithmetic, but for those of shapes that follow the inputs; `words` gets what stands
+    for each."""
     match part:
         case ast.BinOp(left=left, right=right):
-            return _numbers_in(left, scope, words) + _numbers_in(right, scope, words)
+            reader = NumberReader({}, shapes=shapes)
+            with contextlib.suppress(*NOTHING):
+                value, written = reader.value(part, scope)
+                if shapes is not None and any(
+                    isinstance(n, ast.Attribute) and n.attr == "shape" for n in ast.walk(written)
+                ):
+                    words.setdefault(repr(value), {})[ast.dump(written)] = written, reader.names
+                    return Counter([repr(value)])
+            return _numbers_in(left, scope, words, shapes) + _numbers_in(right, scope, words, shapes)
         case ast.UnaryOp(operand=operand):
-            return _numbers_in(operand, scope, words)
+            return _numbers_in(operand, scope, words, shapes)
         case ast.Constant(value=int() | float() as value) if type(value) is not bool:
             words.setdefault(repr(value), {})[""] = None
             return Counter([repr(value)])
@@ -164,10 +185,10 @@ def _numbers_in(part: ast.expr, scope: Scope, words: dict[str, dict[str, SaidNum
         case ast.Name() | ast.Attribute() | ast.Subscript():
             names: dict[str, Given] = {}
             try:
-                value, written = NumberReader(names).value(part, scope)
+                value, written = NumberReader(names, shapes=shapes).value(part, scope)
             except NOTHING:
                 return Counter()
-            words.setdefault(repr(value), {})[ast.dump(written)] = (written, names) if names else None
+            words.setdefault(repr(value), {})[ast.dump(written)] = (written, names) if has_names(written) else None
             return Counter([repr(value)])
     return Counter()
 
@@ -256,14 +277,20 @@ def _names_of(called: str) -> tuple[str, ...]:
 
 
 def _that_is(
-    value: float, dtype: np.dtype, part: ast.expr, scope: Scope, names: dict[str, Given], lengths: Sequence[int]
+    value: float,
+    dtype: np.dtype,
+    part: ast.expr,
+    scope: Scope,
+    names: dict[str, Given],
+    lengths: Sequence[int],
+    shapes: Shapes | None,
 ) -> ast.expr | None:
     """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
     for length in (None, *lengths):
         of: dict[str, Given] = {}
-        reader = NumberReader(of, length, fills=True)
+        reader = NumberReader(of, length, fills=True, shapes=shapes)
         try:
             number, written = reader.value(part, scope)
         except NOTHING:

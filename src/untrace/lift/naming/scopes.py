@@ -221,6 +221,8 @@ def _assigned_to(statement: ast.Assign, stored: Sequence[ast.expr]) -> Iterator[
                 yield from statement.value.elts[place : place + 1]
             elif isinstance(statement.value, ast.Name):
                 yield ast.Subscript(statement.value, ast.Constant(place))
+            elif last_name(statement.value) == "shape" and not any(isinstance(part, ast.Starred) for part in parts):
+                yield ast.Subscript(statement.value, ast.Constant(place - len(parts)))
         case targets if targets == list(stored):
             yield statement.value
 

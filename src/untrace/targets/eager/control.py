@@ -83,7 +83,7 @@ def scan(
 
 def _size(w: EagerFunction, size: int) -> Expr:
     """How often a loop runs, or where it begins, by the author's words where he has any."""
-    return author_number(w.module, w.equation, size) or w.source(size)
+    return author_number(w, w.equation, size) or w.source(size)
 
 
 def while_(

@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"\w*_\d+")
 
 def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:
     loop = callee_of(w.equation, Scan)
-    operands = with_author_numbers(w.module, w.equation, operands)
+    operands = with_author_numbers(w, w.equation, operands)
     consts, carries = loop.consts, loop.carries
     inputs = w.equation.inputs
     init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
@@ -109,7 +109,7 @@ def while_(
     body_nconsts: int,
     params: dict[str, Any],
 ) -> Groups | None:
-    operands = with_author_numbers(w.module, w.equation, operands)
+    operands = with_author_numbers(w, w.equation, operands)
     found = loop_trees.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
     if found is not None:
         return found
