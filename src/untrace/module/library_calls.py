@@ -13,6 +13,7 @@ import numpy as np
 
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot, Value
+from untrace.ir.said import SaidNumber
 from untrace.lift.naming.number_reader import Shapes
 from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
 from untrace.lift.recognise.patterns import Fixed
@@ -42,6 +43,7 @@ class _Function(Protocol):
     def sized(self) -> Sequence[Value]: ...
     @property
     def sizes(self) -> Sizes | None: ...
+    def source(self, value: object) -> Expr: ...
 
 
 def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
@@ -133,8 +135,9 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
         return Slice(*parts)
     if kind is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
-        said = author_number(w, w.equation, value) if size is None else _with_names(w, w.equation, size)
-        return number(w, value) if said is None else said
+        if size is None:
+            return author_number(w, w.equation, value) or number(w, value)
+        return _size(w, w.equation, value, size)
     if kind is int and _is_rest(w.module, w.equation, place):
         return Text("-1", UNARY)
     if kind is int and (said := author_number(w, w.equation, value, _times(w.equation, value), place)) is not None:
@@ -146,7 +149,16 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     found = w.source(value)
-    return _with_names(w, w.equation, found, _times(w.equation, int(value))) if kind is int else found
+    return _size(w, w.equation, int(value), found) if kind is int else found
+
+
+def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
+    """A number that follows sizes, for which there is an expression; by the author's, where that has fewer digits."""
+    named = _with_names(w, equation, found, _times(equation, int(value)) if type(value) is int else 1)
+    if not _numbers_in(named):
+        return named
+    said = author_number(w, equation, value, is_any=True)
+    return said if said is not None and len(_numbers_in(said)) < len(_numbers_in(named)) else named
 
 
 def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int]) -> bool:
@@ -155,8 +167,8 @@ def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int])
     return is_shape and says_rest(module.provenance.site(equation.origin), place)
 
 
-def with_author_numbers(w: _Function, equation: Equation, operands: Sequence[Expr]) -> Sequence[Expr]:
-    """The operands of an equation, those that are numbers by their author's words."""
+def with_author_numbers(w: _Function, equation: Equation, operands: Sequence[Expr], called: str = "") -> Sequence[Expr]:
+    """The operands of an equation, those that are numbers by their author's words. called: as for `author_number`."""
     found = list(operands)
     loop = equation.callee if type(equation.callee) is Scan else None
     consts, count = (0, len(found)) if loop is None else (loop.consts, loop.carries)
@@ -165,7 +177,7 @@ def with_author_numbers(w: _Function, equation: Equation, operands: Sequence[Exp
         if isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating):
             plain = int(value) if isinstance(value, int | np.integer) else float(value)
             place = (n - consts, count)
-            found[n] = author_number(w, equation, plain, place=place) or found[n]
+            found[n] = author_number(w, equation, plain, place=place, called=called) or found[n]
     return found
 
 
@@ -183,7 +195,7 @@ def _with_names(w: _Function, equation: Equation, expr: Expr, times: int = 1) ->
             return Binary(named(part.left), part.op, named(part.right))
         for value in _numbers_in(part):
             if value in words:
-                name = w.module.said(*words[value], variables)
+                name = _in_words(w, words[value], shapes, variables)
                 return Unary("-", name) if part.flat().startswith("-") else name
         return part
 
@@ -200,37 +212,60 @@ def _numbers_in(expr: Expr) -> list[str]:
 
 def _times(equation: Equation, value: int) -> int:
     """How often a call is given an integer: `x.reshape(4, 2, 4)` of `x.reshape(length, 2, WIDTH)` has 4 twice."""
-
-    def count(part: object) -> int:
-        if type(part) is tuple or type(part) is list:
-            return sum(map(count, part))
-        return type(part) is int and part == value
-
     callee = equation.callee
-    return count([*callee.args, *(callee.kwargs or {}).values()]) if type(callee) is Library else 1
+    return _count([*callee.args, *(callee.kwargs or {}).values()], value) if type(callee) is Library else 1
+
+
+def _count(part: object, value: int) -> int:
+    if type(part) is tuple or type(part) is list:
+        return sum(_count(p, value) for p in part)
+    return type(part) is int and part == value
+
+
+def with_author_sizes(w: _Function, equation: Equation, called: str, given: Sequence[object]) -> Sequence[object]:
+    """What a call is given, sizes and other integers by the author's words, where he has any."""
+
+    def said(part: object) -> object:
+        if type(part) is int:
+            return author_number(w, equation, part, _count(given, part), called=called) or part
+        if type(part) is not tuple:
+            return part
+        parts = [said(p) for p in part]
+        found = [p if isinstance(p, Expr) else w.source(p) for p in parts]
+        return Tuple(found) if any(isinstance(p, Expr) for p in parts) else part
+
+    return [said(part) for part in given]
 
 
 def author_number(
-    w: _Function, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0)
+    w: _Function,
+    equation: Equation,
+    value: float,
+    times: int = 1,
+    place: tuple[int, int] = (0, 0),
+    is_any: bool = False,
+    called: str = "",
 ) -> Expr | None:
     """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it.
-    place: which it is of how many that stand together."""
+    place: which it is of how many that stand together. is_any: whether sizes that follow the inputs may be read
+    off variables. called: what the text calls, where the equation does not say that."""
     site = None if equation.origin is None else w.module.provenance.site(equation.origin)
     avals = [a.aval for a in (*equation.inputs, *equation.outputs) if a is not None]
     if site is None:
         return None
-    shapes, variables = _shapes(w, site)
-    said = said_number(site, getattr(equation.callee, "name", ""), avals, value, times, place, shapes)
-    return None if said is None else w.module.said(*said, variables)
+    shapes, variables = _shapes(w, site, is_any)
+    called = called or getattr(equation.callee, "name", "")
+    said = said_number(site, called, avals, value, times, place, shapes)
+    return None if said is None else _in_words(w, said, shapes, variables)
 
 
-def _shapes(w: _Function, site: Site) -> tuple[Shapes | None, Mapping[str, str]]:
+def _shapes(w: _Function, site: Site, is_any: bool = False) -> tuple[Shapes | None, Mapping[str, str]]:
     """The shapes of the author's variables that stand in the text by now; the mapping gets what those are called that are asked
     for."""
     called: dict[str, str] = {}
     if w.sizes is None:
         return None, called
-    following = w.sizes.variable
+    following = () if is_any else w.sizes.variable
 
     def shape_of(name: str) -> tuple[Sequence[int | None], str] | None:
         known = w.sized if is_in_loop(site.frames[-1:]) else w.names  # what a turn made, the turn before has not
@@ -240,7 +275,18 @@ def _shapes(w: _Function, site: Site) -> tuple[Shapes | None, Mapping[str, str]]
                 return [None if n in following else n for n in getattr(array.aval, "shape", ())], variable.id
         return None
 
-    return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of), called
+    return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of, {}), called
+
+
+def _in_words(w: _Function, said: SaidNumber, shapes: Shapes | None, variables: Mapping[str, str]) -> Expr:
+    """An expression of the author's; the names that he gives sizes get their statements, once."""
+    written, numbers = said
+    named: dict[str, str] = {}
+    for name in dict.fromkeys(n.id for n in ast.walk(written) if isinstance(n, ast.Name)):
+        if shapes is not None and w.sizes is not None and name in shapes.named and name not in numbers:
+            made = shapes.named[name]
+            named[name] = w.sizes.bound(name, lambda made=made: _in_words(w, (made, numbers), shapes, variables)).id
+    return w.module.said(written, numbers, {**variables, **named})
 
 
 def number(w: Any, value: float) -> Expr:

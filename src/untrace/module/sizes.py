@@ -34,7 +34,19 @@ class Sizes:
     around a nested one.
     """
 
-    __slots__ = ("w", "variable", "fractions", "names", "words", "outer", "is_open", "parameters", "_named", "_bound")
+    __slots__ = (
+        "w",
+        "variable",
+        "fractions",
+        "names",
+        "words",
+        "outer",
+        "is_open",
+        "parameters",
+        "_named",
+        "_bound",
+        "_computed_once",
+    )
 
     def __init__(self, w: Any, outer: Sizes | None = None):
         self.w = w
@@ -47,6 +59,9 @@ class Sizes:
         self.parameters: dict[int, Name] = {}
         self._named: dict[int, Name] = {}
         self._bound: set[int] = set()  # names that have their statement already
+        self._computed_once: dict[
+            str, tuple[Name, Expr | None]
+        ] = {}  # with what is to be written for it at the beginning
 
     def expression(self, size: int) -> Expr | None:
         """The source of a size that follows the inputs; None of any other number, and of one that nothing here gives."""
@@ -228,6 +243,19 @@ class Sizes:
             self.w.statements.append(Assign([name.id], way))
         return name
 
+    def bound(self, word: str, made: Callable[[], Expr]) -> Name:
+        """The author's name for what he computes of sizes that follow no input: from the beginning where the parameters tell it,
+        else from here on."""
+        if word not in self._computed_once:
+            way = made()
+            name = Name(self.w.scope.fresh(identifier(word, "size")))
+            told = {self.w.names[v].flat() for v in self.w.sized} | {n.id for n, _ in self._computed_once.values()}
+            is_told = told.issuperset(reads(way))
+            self._computed_once[word] = name, way if is_told else None
+            if not is_told:
+                self.w.statements.append(Assign([name.id], way))
+        return self._computed_once[word][0]
+
     def _name(self, size: int) -> Name:
         """The author's word for a size, from here on: that of a function around this one, where that is given the size."""
         around = self.outer._given(size) if self.outer is not None else None
@@ -296,6 +324,12 @@ class Sizes:
 
     # ------------------------------------------------------------ the author's names
 
+    def _told_by(self, way: Expr) -> tuple[Value, int] | None:
+        """The parameter of which an expression is one dimension, `x.shape[0]`."""
+        given = [value for value in self.w.sized if value in self.w.names]
+        places = [(value, axis) for value in given for axis in range(len(getattr(value.aval, "shape", ())))]
+        return next((place for place in places if self._shape(*place).flat() == way.flat()), None)
+
     def prologue(self) -> list[Statement]:
         """The statements that bind the names that were used: `batch, length, _ = x.shape`."""
         given = set(self.parameters.values())
@@ -310,6 +344,10 @@ class Sizes:
                 by_value.setdefault(known[size][0], {})[known[size][1]] = name
             else:
                 rest.append((size, name))
+        for word, (name, way) in self._computed_once.items():
+            if way is not None and (place := self._told_by(way)) is not None:
+                by_value.setdefault(place[0], {})[place[1]] = name
+                self._computed_once[word] = name, None
         for value, axes in by_value.items():
             rank = len(value.aval.shape)
             if len(axes) > 1 and rank <= _LONGEST_SHAPE:
@@ -321,6 +359,10 @@ class Sizes:
             way = self._way(size)
             assert way is not None  # a size that has a name was found
             statements.append(Assign([name.id], way))
+        for word, (name, way) in self._computed_once.items():
+            if way is not None:
+                statements.append(Assign([name.id], way))
+                self._computed_once[word] = name, None
         return statements
 
 

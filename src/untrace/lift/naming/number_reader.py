@@ -23,7 +23,7 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
-_LARGEST_POWER = 64
+LARGEST_POWER = 64
 _MOST_LISTED = 128  # times that the elements of a list stand in it
 _OF_MODULES = {"pi": math.pi, "e": math.e}
 _MODULES = ("math", "numpy", "jax.numpy")
@@ -51,18 +51,27 @@ class Turn(NamedTuple):
 
 class Shapes(NamedTuple):
     """The shapes of the arrays that variables are, in the function of so many frames, and what they are called in its text; of a
-    variable that is none there, None, as of a size that follows the inputs."""
+    variable that is none there, None, as of a size that follows the inputs. `named`: gets the sizes that have names of the author's
+    there, by these."""
 
     depth: int
     is_mapped: bool  # whether they may have an axis more than its author sees
     of: Callable[[str], tuple[Sequence[int | None], str] | None]
+    named: dict[str, ast.expr]
+
+    def is_of(self, written: ast.expr) -> bool:
+        """Whether an expression is made of one of them."""
+        return any(
+            isinstance(n, ast.Attribute) and n.attr == "shape" or isinstance(n, ast.Name) and n.id in self.named
+            for n in ast.walk(written)
+        )
 
 
 class NumberReader:
     """Computes expressions of numbers, and says them in words of the module, which go to `names`. `guess`: what the one part
     is taken for that is no number of the module; `guessed`: whether there is one. `turn`: that of a loop which all is of; `read`:
     the variables of it that were read. `fills`: whether an array of one number counts as that. `shapes`: by which sizes are said
-    that nothing else says."""
+    that nothing else says. `power`: the same as `guess` for the count of steps in `RATE**t`; `is_power_open`: whether there is one."""
 
     def __init__(
         self,
@@ -71,8 +80,9 @@ class NumberReader:
         turn: Turn | None = None,
         fills: bool = False,
         shapes: Shapes | None = None,
+        power: int | None = None,
     ):
-        self.fills, self.shapes = fills, shapes
+        self.fills, self.shapes, self.power, self.is_power_open = fills, shapes, power, False
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
         self.read: set[str] = set()
 
@@ -101,7 +111,11 @@ class NumberReader:
                     meaning = scope.meaning(name)
                 except NoNumber:
                     return self._passed(name, scope)
-                return self.value(*meaning)
+                found, written = self.value(*meaning)
+                if self.shapes is not None and meaning[1] == scope and self.shapes.is_of(written):
+                    self.shapes.named[name] = written
+                    return found, ast.Name(name)
+                return found, written
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
                 if attribute in _OF_MODULES and scope.is_module(name, _MODULES):
                     return _OF_MODULES[attribute], ast.Attribute(ast.Name("math"), attribute)
@@ -117,8 +131,11 @@ class NumberReader:
                 found, written = self.value(operand, scope)
                 return -found, ast.UnaryOp(ast.USub(), written)
             case ast.BinOp(op=op) if type(op) in ARITHMETIC:
-                (left, one), (right, other) = self.value(node.left, scope), self.value(node.right, scope)
-                if isinstance(op, ast.Pow) and (abs(right) > _LARGEST_POWER or left < 0):
+                left, one = self.value(node.left, scope)
+                right, other = (
+                    self._power(node.right, scope) if isinstance(op, ast.Pow) else self.value(node.right, scope)
+                )
+                if isinstance(op, ast.Pow) and (abs(right) > LARGEST_POWER or left < 0):
                     raise NoNumber
                 return ARITHMETIC[type(op)](left, right), _operation(node, one, other)
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=index):
@@ -148,6 +165,16 @@ class NumberReader:
                 found = [self.value(arg, scope) for arg in args]
                 return _PYTHONS[called](*[value for value, _ in found]), ast.Call(node.func, [w for _, w in found], [])
         raise NoNumber
+
+    def _power(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
+        """An exponent, of which only Python may know what it is: that of one of several steps."""
+        try:
+            return self.value(node, scope)
+        except NOTHING:
+            is_second, self.is_power_open = self.is_power_open, True
+            if self.power is None or is_second:
+                raise
+            return self.power, ast.Constant(self.power)
 
     def _filling(self, called: str, args: Sequence[ast.expr], scope: Scope) -> tuple[Number, ast.expr]:
         """The number that all elements of an array are."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from untrace.ir.said import Given, Number, SaidArray, SaidNumber
-from untrace.lift.naming.number_reader import NOTHING, NumberReader, Shapes, has_names
+from untrace.lift.naming.number_reader import LARGEST_POWER, NOTHING, NumberReader, Shapes, has_names
 from untrace.lift.naming.scopes import NoNumber, Scope, assigned
 from untrace.provenance.arguments import arguments_by_parameter, last_name
 from untrace.provenance.sites import Frame, Site
@@ -129,7 +129,7 @@ def _at_place(node: ast.AST, place: int, count: int) -> ast.expr | None:
     """The argument of a call, or the element of a tuple that is one, at a place of so many; None where that is not clear."""
     args = node.args if isinstance(node, ast.Call) else []
     rows = [row for row in (args, *[a.elts for a in args if isinstance(a, ast.Tuple)]) if len(row) == count]
-    return rows[0][place] if len(rows) == 1 and place >= 0 else None
+    return rows[0][place] if len(rows) == 1 and 0 <= place < count else None
 
 
 def _parts(node: ast.expr) -> Sequence[ast.expr]:
@@ -169,9 +169,7 @@ def _numbers_in(
             reader = NumberReader({}, shapes=shapes)
             with contextlib.suppress(*NOTHING):
                 value, written = reader.value(part, scope)
-                if shapes is not None and any(
-                    isinstance(n, ast.Attribute) and n.attr == "shape" for n in ast.walk(written)
-                ):
+                if shapes is not None and shapes.is_of(written):
                     words.setdefault(repr(value), {})[ast.dump(written)] = written, reader.names
                     return Counter([repr(value)])
             return _numbers_in(left, scope, words, shapes) + _numbers_in(right, scope, words, shapes)
@@ -193,15 +191,15 @@ def _numbers_in(
     return Counter()
 
 
-def said_argument(caller: Frame, callee: Frame, name: str, value: Number) -> SaidNumber | None:
-    """The same of a number that a call in `caller` passes for a parameter."""
-    call = caller.node
+def said_argument(frames: tuple[Frame, ...], callee: Frame, name: str, value: Number) -> SaidNumber | None:
+    """The same of a number that a call in the last of `frames` passes for a parameter."""
+    call = frames[-1].node
     given = arguments_by_parameter(call, callee).get(name) if isinstance(call, ast.Call) else None
     if given is None:
         return None
     names: dict[str, Given] = {}
     try:
-        found, written = NumberReader(names).value(given, Scope.of((caller,)))
+        found, written = NumberReader(names).value(given, Scope.of(frames))
     except NOTHING:
         return None
     return (written, names) if names and type(found) is type(value) and found == value else None
@@ -242,7 +240,7 @@ def _operands(node: ast.AST, called: str) -> Sequence[ast.expr]:
     others has numbers of its own inside."""
     match node:
         case ast.BinOp():
-            return node.left, node.right
+            return (node.left, node.right, *[node] * (called == "jnp.full"))  # `jnp.ones(WIDTH) / WIDTH`
         case ast.AugAssign():
             return (node.value,)
         case ast.Compare():
@@ -272,6 +270,8 @@ def _names_of(called: str) -> tuple[str, ...]:
         "while": ("while_loop", "fori_loop"),
         "jnp.full": ("full", "full_like"),
         "lax.dynamic_slice_in_dim": ("dynamic_slice_in_dim", "dynamic_slice"),
+        "min": ("min", "minimum"),
+        "max": ("max", "maximum"),
     }
     return alike.get(called, (called.rpartition(".")[2],))
 
@@ -288,18 +288,22 @@ def _that_is(
     """An expression of the author's in words of the module, where it has a value; None where it has not. `lengths`: those of
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
-    for length in (None, *lengths):
+    is_open = False
+    for length, power in [*[(n, None) for n in (None, *lengths)], *[(None, n) for n in range(1, LARGEST_POWER)]]:
+        if power is not None and not is_open:
+            break
         of: dict[str, Given] = {}
-        reader = NumberReader(of, length, fills=True, shapes=shapes)
+        reader = NumberReader(of, length, fills=True, shapes=shapes, power=power)
         try:
             number, written = reader.value(part, scope)
         except NOTHING:
+            is_open = reader.is_power_open
             continue
         with np.errstate(over="ignore"):
             is_other = type(value) is int and type(number) is float  # no size is a float
             if np.asarray(number, dtype) == np.asarray(value, dtype) and (of or length is None) and not is_other:
                 found.append((written, of))
-        if not reader.guessed:
+        if not reader.guessed and not is_open:
             break
     if len(found) != 1 or sum(isinstance(n, ast.Name | ast.Constant) for n in ast.walk(found[0][0])) > _LARGEST:
         return None

@@ -38,18 +38,23 @@ _MOST_LOOPS = 10_000
 
 
 class Call:
-    """One activation of a function: `frame` is where in the caller it was called, `callee` the first frame inside.
+    """One activation of a function: `frame` is where in the caller it was called, the last of `frames`, which are all around;
+    `callee` the first frame inside.
 
     `items`: places of equations and inner Calls, in order. `backward`: whether it is the call's backward part.
     """
 
-    __slots__ = ("frame", "callee", "items", "backward")
+    __slots__ = ("frames", "callee", "items", "backward")
 
-    def __init__(self, frame: Frame | None, callee: Frame | None, backward: bool = False):
-        self.frame = frame
+    def __init__(self, frames: Sequence[Frame], callee: Frame | None, backward: bool = False):
+        self.frames = tuple(frames)
         self.callee = callee
         self.items: list[int | Call] = []
         self.backward = backward
+
+    @property
+    def frame(self) -> Frame | None:
+        return self.frames[-1] if self.frames else None
 
 
 def call_tree(
@@ -104,7 +109,7 @@ class _Reader:
         for at, site in enumerate(sites):
             if self._is_backward(site) and len(chains[at]) > own:
                 chains[at] = chains[at][: max(own, self._gradient_depth(equations[at], site)) + 1]
-        root = Call(None, None)
+        root = Call((), None)
         self._grow(root, range(len(equations)), equations, chains, own)
         self._read_backward(root, equations, sites, chains, whole)
         return root
@@ -136,7 +141,7 @@ class _Reader:
             stack[-1].items.extend(waiting)
             waiting.clear()
             for i in range(own + depth, len(frames)):
-                call = Call(frames[i - 1] if i else None, frames[i], root.backward)
+                call = Call(frames[:i], frames[i], root.backward)
                 stack[-1].items.append(call)
                 stack.append(call)
             stack[-1].items.append(at)
@@ -158,7 +163,7 @@ class _Reader:
 
         def close() -> None:
             if len(run) > 1:
-                part = Call(None, None, True)
+                part = Call((), None, True)
                 depth = max((len(chains[at]) for at in run), default=1)
                 self._grow(part, reversed(run), equations, whole, depth - 1)
                 items.extend(_mirrored(part).items)

@@ -280,7 +280,7 @@ class FunctionNames(ABC):
         found: dict[str, SaidNumber] = {}
         for name, value in self._passed_numbers(shape, variant).items():
             every = [
-                said_argument(p.call.frame, p.call.callee, name, value) if p.call.frame and p.call.callee else None
+                said_argument(p.call.frames, p.call.callee, name, value) if p.call.frames and p.call.callee else None
                 for p in shape.pieces
                 if p.variant == variant and not p.call.backward
             ]

@@ -201,7 +201,7 @@ def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) 
             continue
         frames = [frames[0] for e in region.equations if (frames := provenance.site(e.origin).frames)]
         if len({frame.code for frame in frames}) == 1 and frames[0].code in called:
-            whole, root = Call(None, frames[0]), region.root
+            whole, root = Call((), frames[0]), region.root
             whole.items, root.items = root.items, []
             root.items.append(whole)
 

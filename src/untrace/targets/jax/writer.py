@@ -14,6 +14,7 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Primitive
 from untrace.ir.said import SaidArray, SaidComputed
 from untrace.module.access_paths import Step
+from untrace.module.library_calls import with_author_sizes
 from untrace.module.rules import Groups
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python.names import Scope
@@ -55,7 +56,7 @@ class JaxFunction(FunctionWriter):
     def lax(self, name: str, *args: Any, **kwargs: Any) -> Call:
         """`lax.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
         self.module.modules.add("lax")
-        return self._call("lax." + name, args, kwargs)
+        return self._call("lax." + name, with_author_sizes(self, self.equation, name, args), kwargs)
 
     def jax(self, name: str, *args: Any, **kwargs: Any) -> Call:
         self.module.modules.add("jax")

@@ -13,6 +13,7 @@ from untrace.ir.nodes import Function, Value
 from untrace.jaxprs.expand.batching import helper_of
 from untrace.module import roles
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.library_calls import with_author_numbers
 from untrace.module.rules import DECLINE, Whole
 from untrace.python.pytrees import unpack
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement
@@ -64,6 +65,7 @@ def jit(
         found = pmap.pmap(w, operands, jaxpr)
         if found is not None:
             return found
+    operands = tuple(with_author_numbers(w, w.equation, operands, name))
     options: list[tuple[str, Expr]] = []
     for keyword, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
         if not all(jax_compat.is_unspecified(s) for s in shardings):
