@@ -31,6 +31,6 @@ def test_they_have_the_modules_names():
     for part in (
         "v[HOP:].sum() / (v.shape[0] * HOP)", "v[:-HOP] + v[-HOP]", "v[:HALF].at[HALF // 2 + 1].set(1.0)",
         "jnp.arange(v.shape[0] * WIDTH)", "HALF = WIDTH // 2", "v[2:]",
-        "jnp.arange((v.shape[0] - 4) // 4)",  # which says it in other numbers than the author
+        "jnp.arange((v.shape[0] - WIDTH) // HALF + 1)",  # not `(v.shape[0] - 4) // 4`, which is the same
     ):  # fmt: skip
         assert part in source, source

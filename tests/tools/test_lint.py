@@ -253,3 +253,15 @@ def test_the_exit_code_says_whether_there_is_a_finding(target, capsys):
     assert "is no rule" in capsys.readouterr().err
     assert cli.main(["lint", f"{target}:step", "f32[3]", "--static", "n=3", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["line"] == 9
+
+
+def test_indices_of_branches_that_are_not_taken_and_from_the_end():
+    def taken(x, i):
+        return jax.lax.cond(i < 4, lambda: x[7], lambda: 0.0)
+
+    x = jnp.ones(4)
+    assert not untrace.lint(taken)(x, 9)
+    assert [f.rule for f in untrace.lint(taken)(x, 1)] == ["out-of-bounds"]
+    (found,) = untrace.lint(lambda x: x[-5])(x)
+    assert "index -5 is outside" in found.message and "from -4 to 3" in found.message
+    assert untrace.lint(lambda x, i: x[i])(jax.ShapeDtypeStruct((4,), jnp.float32), 7)

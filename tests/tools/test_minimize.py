@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -129,11 +130,23 @@ def ill_conditioned(x: Any) -> Any:
 def test_what_jit_computes_otherwise() -> None:
     found = untrace.minimize(ill_conditioned, untrace.differs("jit", "eager"))(X)
     assert found.equations[0] <= 3 and "sin(" in found.source, found.source
+    assert "print('jit', jax.jit(" in found.source and "print('eager', " in found.source, found.source
 
 
 def test_a_fault_that_is_not_there_is_said() -> None:
     with pytest.raises(untrace.OptionError, match=r"nonfinite\(\) does not hold of the program itself"):
         untrace.minimize(layers, untrace.nonfinite)(X)
+
+
+def test_a_predicate_of_a_module_beside_the_script(tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "own_predicates.py").write_text(
+        "def holds(fn, args):\n    return bool((fn(*args)[0] > 0).any())\n\n\ndef stumbles(fn, args):\n    return 1 / 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    predicates = importlib.import_module("own_predicates")
+    assert untrace.minimize(layers, predicates.holds)(X).equations[0] <= 1
+    with pytest.raises(untrace.OptionError, match=r"it raised ZeroDivisionError: division by zero"):
+        untrace.minimize(layers, predicates.stumbles)(X)
 
 
 def test_time_that_is_over_leaves_the_best_so_far(tmp_path: Any) -> None:
@@ -144,7 +157,15 @@ def test_time_that_is_over_leaves_the_best_so_far(tmp_path: Any) -> None:
 
 def test_words_for_predicates() -> None:
     assert predicate_of("hangs(2)") == untrace.hangs(2) and predicate_of("crashes") == untrace.crashes()
-    for wrong in ("hangs(open('x'))", "nonfinite('zero')", "nothing", "none.py:holds", "differs('left')"):
+    for wrong in (
+        "hangs(open('x'))",
+        "nonfinite('zero')",
+        "hangs(-1)",
+        "differs('jit', {'jax_nope': 1})",
+        "nothing",
+        "none.py:holds",
+        "differs('left')",
+    ):
         with pytest.raises(untrace.OptionError):
             predicate_of(wrong)
 

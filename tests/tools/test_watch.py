@@ -439,3 +439,23 @@ def test_the_work_to_put_probes_in_grows_with_the_text_and_not_its_square():
     small = untrace.decompile(lambda x: x + 1.0, **QUICK)(jnp.ones(3))
     work(1)
     assert work(800) < 10 * work(100)
+
+
+def test_a_name_that_is_none_is_said():
+    found = untrace.watch(lambda x: jnp.sin(x) * 2.0, only="hiden")(jnp.ones(3))
+    assert not len(found) and "nothing that ran is named 'hiden'" in str(found)
+
+
+@pytest.mark.parametrize(
+    "options", [{"onyl": "x"}, {"only": 5}, {"turns": 2.5}, {"turns": -1}, {"turns": {-1}}, {"turns": "3"}, {"keep": "1MB"}, {"to": 3}]
+)  # fmt: skip
+def test_what_is_no_option_is_refused(options):
+    with pytest.raises(untrace.OptionError):
+        untrace.watch(lambda x: x, **options)(1.0)
+
+
+def test_values_are_needed():
+    with pytest.raises(untrace.OptionError, match="watch the transformed function|Watch the transformed function"):
+        jax.jit(lambda x: untrace.watch(lambda y: y + 1.0)(x).result)(1.0)
+    with pytest.raises(untrace.OptionError, match="has a name"):
+        untrace.watch(lambda x: x + 1.0)(1.0)[0]

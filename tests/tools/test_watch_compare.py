@@ -155,3 +155,23 @@ def test_refused_files(tmp_path, run):
     np.savez(tmp_path / "other.npz", records=np.frombuffer(json.dumps({"format": "x"}).encode(), np.uint8))
     with pytest.raises(untrace.OptionError, match="no run that this version"):
         untrace.load_run(tmp_path / "other.npz")
+
+
+def test_turns_that_were_left_out_and_nothing_in_common_are_said(tmp_path):
+    def total(x, last):
+        def step(c, i):
+            return jnp.where(i == last, c + 1.0, c * 0.5), None
+
+        y, _ = lax.scan(step, x, jnp.arange(9))
+        return y * 2.0
+
+    one, other = [untrace.watch(total, turns=2)(jnp.ones(3), last) for last in (20, 5)]
+    found = str(one.compare(other))
+    assert "the first statement that differs" in found and "turns= takes more" in found
+    one.save(tmp_path / "run.npz")
+    again = untrace.load_run(tmp_path / "run.npz")
+    assert again.notes == one.notes and "turns= takes more" in str(again.compare(other))
+    alone = untrace.watch(total, only="y")(jnp.ones(3), 20).compare(untrace.watch(lambda x: x + 1.0)(jnp.ones(3)))
+    assert not alone and "nothing was compared" in str(alone)
+    with pytest.raises(untrace.OptionError):
+        one.compare(None)

@@ -183,7 +183,7 @@ def minimize(argv: list[str]) -> int:
     now, before = found.equations
     terminal.say(f"wrote {options.output}: {now} of {before} equations; {found.predicate}: {found.fault}")
     if not found.finished:
-        terminal.say("note: the search was ended before it was through; a larger --budget goes on")
+        terminal.say("note: the search was ended, by --budget or an interrupt, before it was through")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -90,7 +91,8 @@ def write_atomically(path: str, write: Callable[[str], None]) -> None:
         os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):  # an interrupt may come after it has taken its place
+            os.unlink(temporary)
         raise
 
 

@@ -43,15 +43,17 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The statements that two runs have both, in the order of the first one. `alone`: records that only one of them has.
+    `is_partial`: whether turns of loops were left out, in which they may differ.
 
-    True in a condition where no statement differs and none is alone.
+    True in a condition where no statement differs, none is alone, and there is one.
     """
 
     pairs: tuple[Pair, ...]
     alone: tuple[tuple[Record, ...], tuple[Record, ...]]
+    is_partial: bool = False
 
     def __bool__(self) -> bool:
-        return self.first is None and not any(self.alone)
+        return bool(self.pairs) and self.first is None and not any(self.alone)
 
     @property
     def first(self) -> Pair | None:
@@ -61,7 +63,9 @@ class Comparison:
     def lines(self, most: int = 40) -> Iterator[str]:
         """A sentence for the first difference, a table of what differs after it, and what stands alone."""
         first = self.first
-        if first is None:
+        if not self.pairs:
+            yield "nothing was compared: the two runs have no statement of the same name and function"
+        elif first is None:
             equal = sum(pair.bits == math.inf for pair in self.pairs)
             yield f"no statement differs: {len(self.pairs)} compared, {equal} of them equal in every bit"
         else:
@@ -77,6 +81,8 @@ class Comparison:
             if records:
                 names = ", ".join(dict.fromkeys(f"{r.function}: {r.shown_name}" for r in records[:8]))
                 yield f"only the {which} run has {len(records)}: {names}{' …' if len(records) > 8 else ''}"
+        if self.is_partial:
+            yield "turns of loops were left out, in which they may differ before: turns= takes more"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -91,9 +97,12 @@ def table(pairs: Iterable[Pair]) -> Iterator[str]:
         yield f"  {bits:>6}  {off:>10}  {pair.left.shown_name}   {pair.left.place}"
 
 
-def compare_records(left: Iterable[Record], right: Iterable[Record], bits: float | None) -> Comparison:
+def compare_records(
+    left: Iterable[Record], right: Iterable[Record], bits: float | None, is_partial: bool = False
+) -> Comparison:
     """The two runs aligned by kind, functions, names, turns and occurrence. bits: a statement differs that agrees in fewer;
-    None: in any bit, where both have one dtype, and in fewer bits than the less precise has, where they have two."""
+    None: in any bit, where both have one dtype, and in fewer bits than the less precise has, where they have two.
+    is_partial: whether turns of loops were left out."""
     others = {record.key: record for record in right}
     pairs, alone = [], []
     for record in left:
@@ -102,7 +111,7 @@ def compare_records(left: Iterable[Record], right: Iterable[Record], bits: float
             alone.append(record)
         else:
             pairs.append(_pair(record, other, bits))
-    return Comparison(tuple(pairs), (tuple(alone), tuple(others.values())))
+    return Comparison(tuple(pairs), (tuple(alone), tuple(others.values())), is_partial)
 
 
 def _pair(left: Record, right: Record, least: float | None) -> Pair:

@@ -19,11 +19,18 @@ from untrace.tools.probe import Frame
 from untrace.tools.records import Record
 from untrace.tools.statistics import Statistics
 
-_FORMAT = "untrace watch 1"
+_FORMAT = "untrace watch 2"
 
 
-def save_run(path: str | os.PathLike[str], name: str, records: Sequence[Record], overwrite: bool) -> str:
-    """Writes records to `path`, an `.npz` file, whole or not at all; returns the path.
+def save_run(
+    path: str | os.PathLike[str],
+    name: str,
+    records: Sequence[Record],
+    notes: Sequence[str],
+    skipped: int,
+    overwrite: bool,
+) -> str:
+    """Writes records to `path`, an `.npz` file, whole or not at all; returns the path. skipped: how many turns are left out.
 
     Raises OptionError for another path, OutputExistsError where it exists, unless `overwrite`.
     """
@@ -46,14 +53,15 @@ def save_run(path: str | os.PathLike[str], name: str, records: Sequence[Record],
             plain["value"] = record.value.dtype.name
             arrays[f"value_{record.index}"] = record.value
         rows.append(plain)
-    text = json.dumps({"format": _FORMAT, "name": name, "records": rows})
+    text = json.dumps({"format": _FORMAT, "name": name, "records": rows, "notes": [*notes], "skipped": skipped})
     arrays["records"] = np.frombuffer(text.encode(), np.uint8)
     write_atomically(path, lambda temporary: save_arrays(temporary, arrays))
     return path
 
 
-def read_run(path: str | os.PathLike[str]) -> tuple[str, list[Record]]:
-    """(the function's name, records) of a file that `save_run` wrote. Raises OptionError where it is none."""
+def read_run(path: str | os.PathLike[str]) -> tuple[str, list[Record], tuple[str, ...], int]:
+    """(the function's name, records, notes, how many turns are left out) of a file that `save_run` wrote. Raises OptionError
+    where it is none."""
     path = os.fspath(path)
     if os.path.isfile(path) and not zipfile.is_zipfile(path):
         raise OptionError(f"{path} is no run that untrace has saved: that is an .npz file")
@@ -62,7 +70,8 @@ def read_run(path: str | os.PathLike[str]) -> tuple[str, list[Record]]:
             found = json.loads(arrays["records"].tobytes())
             if found["format"] != _FORMAT:
                 raise ValueError(found["format"])
-            return str(found["name"]), [_record(row, arrays) for row in found["records"]]
+            records = [_record(row, arrays) for row in found["records"]]
+            return str(found["name"]), records, tuple(map(str, found["notes"])), int(found["skipped"])
     except FileNotFoundError:
         raise OptionError(f"there is no file {path}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:

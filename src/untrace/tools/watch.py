@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,16 +51,14 @@ def watch(
 
     Raises what `decompile` raises, and OptionError for what is no such option and for arguments without values.
     """
-    words = (only,) if isinstance(only, str) else tuple(only)
-    chosen = turns if isinstance(turns, int) else frozenset(turns)
+    words = (only,) if isinstance(only, str) else tuple(only) if isinstance(only, Iterable) else (only,)
+    chosen = frozenset(turns) if isinstance(turns, Iterable) and not isinstance(turns, str) else turns
+    _check(words, chosen, keep, records, to, options)
     patterns = tuple([w for w in words if w != NON_FINITE])
     wanted = Wanted(patterns, NON_FINITE in words, chosen, keep, records)
     options = {"guard": False, "static_argnums": static_argnums, "static_argnames": static_argnames, **options}
     if options.get("target", "jax") != "jax":
         raise OptionError("watch runs the text for JAX; target= does not go with it")
-    for option, number in (("keep", keep), ("records", records)):
-        if number < 0:
-            raise OptionError(f"{option}={number} is no number of what to keep; it is 0 or more")
 
     def watch_on(*args: Any, **kwargs: Any) -> Watched:
         if isinstance(fn, Decompiled):
@@ -70,6 +69,29 @@ def watch(
         return _watched(text, args, kwargs, numbers, names, wanted, to)
 
     return watch_on
+
+
+def _check(
+    words: object, turns: object, keep: object, records: object, to: object, options: Mapping[str, object]
+) -> None:
+    """Raises OptionError for what is none of watch's options."""
+    assert isinstance(words, tuple)
+    known = inspect.signature(decompile).parameters
+    for name in options:
+        if name not in known:
+            raise OptionError(f"watch and decompile have no option {name!r}")
+    for word in words:
+        if not isinstance(word, str):
+            raise OptionError(f"only={word!r} is no name, and no pattern of names")
+    for option, number in [
+        *[("turns", n) for n in (turns if isinstance(turns, frozenset) else [turns])],
+        ("keep", keep),
+        ("records", records),
+    ]:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise OptionError(f"{option}={number!r} is no number of what to keep; it is 0 or more")
+    if to is not None and not callable(to):
+        raise OptionError(f"to={to!r} is nothing that could be called with each record")
 
 
 def _watched(
@@ -83,6 +105,11 @@ def _watched(
 ) -> Watched:
     leaves, call = _flat(args, kwargs, numbers, names)
     for leaf in leaves:
+        if isinstance(leaf, jax.core.Tracer):
+            raise OptionError(
+                "watch runs the function, on values: inside jit, grad or vmap there are none. Watch the transformed function:"
+                " watch(jax.grad(f))(x)"
+            )
         if not is_concrete(leaf) and not jax_compat.is_ref(leaf):
             raise OptionError(f"watch runs the function: it needs values, and one of its arguments is {leaf}")
     probed = instrumented(text)
@@ -98,8 +125,14 @@ def _watched(
     given = [leaf if jax_compat.is_ref(leaf) else jax.numpy.asarray(leaf) for leaf in leaves]
     outputs = [_array(x) for x in evaluate_stepwise(function, given, collector)]
     result = jax.tree.unflatten(jax.tree.structure(shape), outputs)
+    notes = _notes(text, collector)
+    if wanted.only and not collector.records.count:
+        said = ", ".join(map(repr, wanted.only))
+        notes.append(
+            f'nothing that ran is named {said}; names of variables and functions, patterns, and "{NON_FINITE}" are'
+        )
     return Watched(
-        text.name, result, text.source, tuple(_notes(text, collector)), tuple(collector.records), collector.non_finite
+        text.name, result, text.source, tuple(notes), tuple(collector.records), collector.non_finite, collector.skipped
     )
 
 
@@ -135,7 +168,7 @@ def _authors(text: Decompiled) -> dict[int, str]:
     except Exception:  # a help for the reader alone
         return {}
     found: dict[int, str] = {}
-    for entry in reversed(entries):
+    for entry in entries:  # the last one is what gives the value
         if entry.author is not None and entry.span is not None:
             found[entry.span.line] = place_of(entry.author.file, str(entry.author.line))
     return found

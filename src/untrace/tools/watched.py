@@ -31,6 +31,7 @@ class Watched:
     notes: tuple[str, ...] = ()
     _records: Sequence[Record] = field(repr=False, default=())
     _non_finite: Record | None = field(repr=False, default=None)
+    _skipped: int = field(repr=False, default=0)  # values of turns of loops that are left out
 
     def records(self) -> list[Record]:
         """All records, in the order in which they were computed."""
@@ -44,6 +45,8 @@ class Watched:
 
     def all(self, name: str) -> list[Record]:
         """The records of a variable, as `w["hidden"]` names it, its parts (`params` has `params['w']`) and derivatives too."""
+        if not isinstance(name, str):
+            raise OptionError(f"a value of a run has a name, w['hidden']; {name!r} is none")
         function, _, short = name.rpartition(".")
         return [
             r
@@ -65,7 +68,7 @@ class Watched:
         for record in last.values():
             if record.value is None:
                 raise OptionError(
-                    f"the value of {record.name} was not kept: give watch a larger keep=, in bytes, or only={name!r}"
+                    f"the value of {record.name} was not kept: give watch a larger keep=, in bytes, or fewer names in only="
                 )
         values = {name: record.value for name, record in last.items()}
         return next(iter(values.values())) if len(values) == 1 else values
@@ -81,12 +84,16 @@ class Watched:
         They are aligned by names and turns. bits: a statement differs that agrees in fewer significant bits; None: that
         differs at all, or, where the dtypes do, in fewer bits than the less precise one has.
         """
-        return compare_records(self._records, other, bits)
+        if not isinstance(other, Watched) or bits is not None and not bits > 0:
+            raise OptionError(
+                "a run is compared with another one, in so many significant bits: compare(other, bits=12)"
+            )
+        return compare_records(self._records, other, bits, bool(self._skipped or other._skipped))
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> str:
         """Writes the records and the values that were kept to `path`, an `.npz` file; returns the path. `untrace.load_run`
         reads it, in another process too. Raises OptionError, OutputExistsError."""
-        return save_run(path, self.name, self._records, overwrite)
+        return save_run(path, self.name, self._records, self.notes, self._skipped, overwrite)
 
     def lines(self) -> Iterator[str]:
         """The text for a terminal, line by line: each cotangent stands behind its value."""
@@ -106,6 +113,6 @@ class Watched:
 
 def load_run(path: str | os.PathLike[str]) -> Watched:
     """A run that `Watched.save` wrote, without its result. Raises OptionError where the file is none."""
-    name, records = read_run(path)
+    name, records, notes, skipped = read_run(path)
     non_finite = next((r for r in records if not r.statistics.is_finite), None)
-    return Watched(name, None, "", (), records, non_finite)
+    return Watched(name, None, "", notes, records, non_finite, skipped)

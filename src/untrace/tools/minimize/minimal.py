@@ -141,9 +141,10 @@ def _fault(runner: Runner, predicate: Predicate, case: Case, repeats: int) -> tu
             fault = way.signature(runner, case) if way is not None else None
             if way is not None and fault is not None:
                 return way, fault
+    why = predicate.why_not(runner, case)
     raise OptionError(
-        f"{predicate.words} does not hold of the program itself, with these arguments and in {runner.seconds:g} seconds: there"
-        " is nothing to minimize"
+        f"{predicate.words} does not hold of the program itself, with these arguments and in {runner.seconds:g} seconds"
+        f"{f' ({why})' if why else ''}: there is nothing to minimize"
     )
 
 
@@ -210,7 +211,7 @@ def _written(case: Case, predicate: Predicate, fault: object, before: int, path:
         ")",
         "",
         'if __name__ == "__main__":',
-        f"    print(jax.jit({text.name})(*ARGS))",
+        *[f"    {line}" for line in predicate.shown(text.name)],
     ]
     source = _module(text.source, "\n".join(head), body)
     return Minimal(source, text.name, case.args, (now, before), predicate.words, said, False, 0, text, arrays)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from untrace._errors import OptionError
@@ -44,6 +45,14 @@ class Predicate(abc.ABC):
     def is_suspect(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> bool:
         """Whether an equation that gives this for that may be the fault alone: such ones are tried first."""
         return False
+
+    def why_not(self, runner: Runner, case: Case) -> str:
+        """Why it does not hold of a program, where there is more to say than that."""
+        return ""
+
+    def shown(self, name: str) -> Sequence[str]:
+        """Statements that show the fault of a function of this name, called on `ARGS`."""
+        return [f"print(jax.jit({name})(*ARGS))"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,14 @@ class Setting:
     def run(self, runner: Runner, case: Case) -> Outcome:
         return runner.run(case, self.how, self.config, self.python)
 
+    def shown(self, name: str) -> Sequence[str]:
+        """Statements that print what a function gives so. Another Python runs the file by itself."""
+        call = f"{name}(*ARGS)" if self.how == "eager" else f"jax.jit({name})(*ARGS)"
+        before = [f"before_{n} = jax.config.{key}" for n, key in enumerate(self.config)]
+        begun = [f"jax.config.update({key!r}, {value!r})" for key, value in self.config.items()]
+        after = [f"jax.config.update({key!r}, before_{n})" for n, key in enumerate(self.config)]
+        return [*before, *begun, f"print({str(dict(self.config) or self.how)!r}, {call})", *after]
+
 
 @dataclass(frozen=True)
 class Differs(Predicate):
@@ -142,6 +159,10 @@ class Differs(Predicate):
             return None if left == right else ("fails", left, right)
         pairs = zip(ones.outputs, others.outputs, strict=True)
         return "differs" if any(self._far(a, b) for a, b in pairs) else None
+
+    def shown(self, name: str) -> Sequence[str]:
+        ways = [setting for setting in (self.left, self.right) if not setting.python]
+        return [line for setting in ways or [Setting()] for line in setting.shown(name)]
 
     def _far(self, one: Data, other: Data) -> bool:
         a, b = np.asarray(_words(one)), np.asarray(_words(other))
@@ -189,6 +210,10 @@ class Own(Predicate):
         outcome = runner.run(case, "predicate", predicate=self.spec)
         return "holds" if isinstance(outcome, Ran) and outcome.holds else None
 
+    def why_not(self, runner: Runner, case: Case) -> str:
+        outcome = runner.run(case, "predicate", predicate=self.spec)
+        return f"it raised {outcome.kind}: {outcome.message}" if isinstance(outcome, Raised) else ""
+
 
 def crashes(how: str = "jit") -> Predicate:
     """The program raises an exception or ends its process. how: "jit", or "eager" for operation by operation."""
@@ -197,7 +222,7 @@ def crashes(how: str = "jit") -> Predicate:
 
 def hangs(seconds: float = 20.0) -> Predicate:
     """The jitted program gives nothing in `seconds`."""
-    return Hangs(seconds)
+    return Hangs(_positive("hangs", seconds))
 
 
 def nonfinite(kind: str = "") -> Predicate:
@@ -221,7 +246,7 @@ def differs(
 
 def compiles_slower_than(seconds: float) -> Predicate:
     """XLA takes longer than `seconds` to compile the program."""
-    return CompilesSlowerThan(seconds)
+    return CompilesSlowerThan(_positive("compiles_slower_than", seconds))
 
 
 BUILT_IN: Mapping[str, Callable[..., Predicate]] = {
@@ -283,12 +308,29 @@ def _how(how: str) -> str:
 
 def _setting(word: str | Mapping[str, object]) -> Setting:
     if isinstance(word, Mapping):
+        for name, value in word.items():
+            _check_setting(name, value)
         return Setting(config=dict(word))
     if word in ("jit", "eager"):
         return Setting(word)
     if Path(word).is_file():
         return Setting(python=word)
     raise OptionError(f'{word!r} is neither "jit" nor "eager", settings of jax.config, or the path of a Python')
+
+
+def _check_setting(name: str, value: object) -> None:
+    try:
+        before = getattr(jax.config, name)
+        jax.config.update(name, value)
+    except (AttributeError, ValueError, TypeError) as error:
+        raise OptionError(f"jax.config takes no {name}={value!r}: {error}") from error
+    jax.config.update(name, before)
+
+
+def _positive(name: str, seconds: float) -> float:
+    if not seconds > 0:
+        raise OptionError(f"{name}({seconds}): seconds must be positive")
+    return seconds
 
 
 def _crash(outcome: Outcome) -> Hashable | None:
@@ -301,8 +343,11 @@ def _crash(outcome: Outcome) -> Hashable | None:
 
 
 def _normal(message: str) -> str:
-    """The first line of a message without what differs between programs: numbers, addresses, names in quotes."""
-    line = message.strip().partition("\n")[0][:200]
+    """The first line of a message, and of a traceback in it the exception, without what differs between programs: numbers,
+    addresses, names in quotes."""
+    line, _, rest = message.strip().partition("\n")
+    raised = re.findall(r"^[A-Za-z_][\w.]*: .*", rest, re.MULTILINE) if "Traceback" in line else []
+    line = " ".join([line[:200], *[said[:200] for said in raised[-1:]]])
     return re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|%[\w.]+", "…", line)
 
 

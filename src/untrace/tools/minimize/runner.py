@@ -148,6 +148,7 @@ class Runner:
         request: Request = {
             "path": path, "name": case.text.name, "args": [portable(a) for a in case.args], "how": how,
             "callables": _pickled(case.text.callables), "settings": dict(settings or {}), "predicate": predicate,
+            "places": [] if python else [place or os.getcwd() for place in sys.path],
         }  # fmt: skip
         python = python or sys.executable
         worker = self._workers.get(python)

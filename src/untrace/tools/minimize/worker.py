@@ -3,7 +3,8 @@
 Needs JAX and nothing of untrace, so that another Python, with another JAX, can run it: `python worker.py`, with a pipe of
 multiprocessing.connection as its stdin and one as its stdout. It says `jax`, its version, and `process`, its number, when it is
 ready, and `died`, the exit status, when a program has ended it and another one is about to be. A request is a dict: `path` and
-`name` of a module's function, `args`, `callables` (what it calls back, pickled), `how` ("jit", "eager", "compile" or
+`name` of a module's function, `args`, `callables` (what it calls back, pickled), `places` (where modules that those need may be
+found), `how` ("jit", "eager", "compile" or
 "predicate"), `settings` of jax.config, `predicate`. An answer is a dict with `outputs`, `seconds`, `holds`, or `raised`:
 (the exception's type, its message).
 """
@@ -29,6 +30,7 @@ class Request(TypedDict):
     name: str
     args: list[Any]
     callables: Mapping[str, bytes]
+    places: list[str]
     how: str
     settings: Mapping[str, object]
     predicate: str | bytes
@@ -80,6 +82,7 @@ def main() -> None:
 def _answer(request: Request) -> Answer:
     import jax
 
+    sys.path.extend(place for place in request["places"] if place not in sys.path)
     with _settings(request["settings"]):
         function = _function(request)
         args = [_array(value) for value in request["args"]]

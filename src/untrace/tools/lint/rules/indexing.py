@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from untrace.ir.nodes import Equation, Function, Value
+from untrace.ir.nodes import Cond, Equation, Function, Value
 from untrace.ir.stepwise import Turn, evaluate_stepwise
 from untrace.ir.types import Data
 from untrace.prove.sample import is_concrete
@@ -54,13 +54,14 @@ def indices_out_of_bounds(linted: Linted) -> Iterator[LintFinding]:
             found[key] = seen, frame, first[0], first[1], count, first[3]
 
     are_given = all(is_concrete(leaf) for leaf in linted.leaves)
-    args = dict(zip(linted.program.params, linted.leaves, strict=True)) if are_given else {}
+    args = {p: leaf for p, leaf in zip(linted.program.params, linted.leaves, strict=True) if is_concrete(leaf)}
     values = Values(args.get, _LARGEST)
     in_loops: dict[Equation, Seen] = {}
     for seen in asked.values():
         equation = seen.equation
         wanted = {n: values.of(a, seen.scope) for n, a in enumerate(equation.inputs) if _is_index(equation, n)}
-        if all(x is not None for x in wanted.values()):
+        is_in_branch = any(type(e.callee) is Cond for e in seen.scope.around())  # which may not run
+        if all(x is not None for x in wanted.values()) and not is_in_branch:
             look(seen, [wanted.get(n) for n in range(len(equation.inputs))])
         else:
             in_loops.setdefault(equation, seen)
@@ -72,10 +73,12 @@ def indices_out_of_bounds(linted: Linted) -> Iterator[LintFinding]:
         kind = seen.equation.callee.name
         does = next(text for start, text in _DOES.items() if kind.startswith(start))
         array = typed(seen.equation.inputs[0].aval)
+        if index < 0:  # JAX counts one that is less from the end
+            index -= size
         yield linted.finding(
             "out-of-bounds",
             frame,
-            f"index {index} is outside of axis {axis} of {array}, whose indices go up to {size - 1}; {does},"
+            f"index {index} is outside of axis {axis} of {array}, whose indices go from {-size} to {size - 1}; {does},"
             " and no error is raised",
             {"elements": count},
             "an index that is inside; or say what is meant:"
