@@ -289,7 +289,7 @@ def _that_is(
     the arrays around it, of which one may stand for what is no number of the module (`SMOOTHING / x.shape[-1]`)."""
     found: list[tuple[ast.expr, dict[str, Given]]] = []
     is_open = False
-    for length, power in [*[(n, None) for n in (None, *lengths)], *[(None, n) for n in range(1, LARGEST_POWER)]]:
+    for length, power in [*[(n, None) for n in (None, *lengths)], *[(None, n) for n in range(LARGEST_POWER)]]:
         if power is not None and not is_open:
             break
         of: dict[str, Given] = {}
