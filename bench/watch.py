@@ -144,14 +144,17 @@ def planted(text: Any, watched: Any, watch: Any, args: Any, kwargs: Any) -> str:
     to deviate."""
     lines = text.source.split("\n")
     places = []
+    seen: set[int] = set()
     for record in watched:
         number = record.line - 1
+        if record.line in seen:  # what is 0 the first time deviates in its derivative first
+            continue
+        seen.add(record.line)
         found = re.fullmatch(r"(\s+)(\w+) = (.+)", lines[number])
         is_whole = found and " ".join(lines[number].split()) == record.statement and record.name == found[2]
         most = record.statistics.most
         if is_whole and record.kind == "value" and record.type[0] == "f" and most and record.statistics.is_finite:
             places.append((number, found, record.line))
-    places = list({p[0]: p for p in places}.values())
     random.Random(0).shuffle(places)
     for number, found, line in places[:_TRIES]:
         changed = [*lines]

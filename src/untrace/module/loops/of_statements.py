@@ -297,7 +297,7 @@ class _Roller:
             turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
         except Different:
             return None
-        if not turns.is_recurrence():
+        if not turns.is_recurrence() or missing and self._is_elsewhere(turns.turns[0], turns.turns[-1]):
             return None
         is_authors = bool(turns.rows) or not turns.elements
         loops = self.author_loops(turns) if is_authors else []
@@ -329,6 +329,12 @@ class _Roller:
         source."""
         own = [[s for s in turn if self.temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
         return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
+
+    def _is_elsewhere(self, one: Sequence[Statement], other: Sequence[Statement]) -> bool:
+        """Whether the author has what two turns have in common at two places: `x @ w` of the last layer is not in his loop, and
+        what he returns, which has no origin, is in none."""
+        lines = [[{(f[-1].code, f[-1].line) for f in self._frames(s) if f} for s in turn] for turn in (one, other)]
+        return any(a and a.isdisjoint(b) for a, b in zip(*lines, strict=False))
 
     def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
         """Where a statement comes from: a call of a function of the module from where its author made one."""
