@@ -118,3 +118,21 @@ def test_the_derivative_of_a_softmax_of_which_one_is_left():
     mask = np.array([[1, 1, 0], [0, 0, 0]], np.float32)
     found = untrace.doctor(jax.grad(attention_pool))(scores, mask, np.array([1, -2, 3], np.float32))
     assert found, found
+
+
+def test_what_is_often_wrong_but_seldom_matters():
+    def jensen_shannon(p, q):
+        middle = (p + q) / 2
+        return jnp.sum(jax.scipy.special.rel_entr(p, middle) + jax.scipy.special.rel_entr(q, middle)) / 2
+
+    found = untrace.doctor(jensen_shannon)(*[np.array(x, np.float32) for x in ([0, 0.25, 0.75, 0], [0.5, 0, 0.5, 0])])
+    assert found, found
+
+
+def test_a_derivative_of_which_little_is_left_beside_its_others():
+    def attention(x):
+        scores = jnp.where(jnp.tri(3, dtype=bool), x @ x.T, -1e9)
+        return jnp.sum(jax.nn.softmax(scores, axis=-1) @ x)
+
+    found = untrace.doctor(jax.grad(attention))(np.array([[0.2, 1], [-0.5, 0.3], [1.5, 0.7]], np.float32))
+    assert found, found

@@ -313,10 +313,11 @@ class _Patient:
         that hardly anybody has."""
         likely = self._samples.likely
         rows = [b.row for b in group.blamed if likely[b.row] and not b.slight]
-        wrong = (found.unexplained > LIMIT) | found.undefined
-        is_often = (wrong & likely).sum() > _RARE * self._samples.near.sum()
+        wrong = np.flatnonzero(((found.unexplained > LIMIT) | found.undefined) & likely)
+        matter = [n for n in wrong if self._is_material(found, n, False)]
+        is_often = len(matter) > _RARE * self._samples.near.sum()
         is_met = any(self._is_broken(found, n) for n in rows)
-        return bool(rows) and (bool(is_often) or is_met or any(map(self._samples.is_like_given, rows)))
+        return bool(rows) and (is_often or is_met or any(map(self._samples.is_like_given, rows)))
 
     def _is_broken(self, found: Examination, row: int) -> bool:
         """Whether a sample that may be met has no result where there is a limit. A derivative has to have one where what is
@@ -354,7 +355,7 @@ class _Patient:
             usual = np.abs(wanted[self._samples.near])
             if self._samples.given and np.isfinite(wanted[0]).all() and np.any(wanted[0]):
                 usual = np.abs(wanted[0])
-            usual = usual[np.isfinite(usual)]
+            usual = usual[np.isfinite(usual) & (usual > 0)]  # zeros are of what is masked
             # Larger inputs make larger results.
             scale = float(np.median(usual)) * self._growth(row) if usual.size else 1.0
             here = np.abs(wanted[row])
@@ -363,7 +364,8 @@ class _Patient:
             bad = errors(values[row], truth.rows(row), quantity.dtype) > LIMIT
             bad &= np.abs(wanted[row]) < float(jnp.finfo(quantity.dtype).max)
             off = np.where(bad, np.abs(values[row] - wanted[row]), 0.0)
-            if np.isnan(off).any() or (off > 8 * float(jnp.finfo(quantity.dtype).eps) * scale).any():
+            most = LIMIT if not is_repaired else LIMIT / 2  # a ULP is half of that, or more
+            if np.isnan(off).any() or (off > most * float(jnp.finfo(quantity.dtype).eps) * scale).any():
                 return True
         return False
 

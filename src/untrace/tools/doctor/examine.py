@@ -52,6 +52,11 @@ class Examination:
                 found |= worst(truth.known & np.isinf(truth.low[0])).astype(bool)
         return found
 
+    @property
+    def no_digit(self) -> float:
+        """So many ULP are all of a result."""
+        return max([1 / float(jnp.finfo(q.dtype).eps) for q in self.tape.results if q.is_float], default=np.inf)
+
     def spread(self, rows: Sequence[int], most: int) -> list[int]:
         """Some of the rows: the given one, and others of all sizes of errors."""
         if len(rows) <= most:

@@ -265,7 +265,7 @@ def _accepted(found: Examination, new: Function, errors: np.ndarray, site: Site)
     # What is off by no more than the last bits of the inputs is right.
     wrong = np.where(errors > _GARBAGE, np.finfo(float).max, _WRONG * errors)
     worse = np.where(right, new_errors > errors + _SLACK, (new_errors > wrong) & np.isfinite(errors)) & unexplained
-    better = (errors > LIMIT) & (new_errors < errors / 4)
+    better = (errors > LIMIT) & (new_errors < errors / 4) & (new_errors < found.no_digit)
     here = worse & found.samples.positive
     # Some digits are a matter of luck: what is far better may be a little worse once in a while, or at the end of the range.
     unlucky = here & right & (new_errors < _UNLUCKY)
