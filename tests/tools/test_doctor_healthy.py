@@ -136,3 +136,12 @@ def test_a_derivative_of_which_little_is_left_beside_its_others():
 
     found = untrace.doctor(jax.grad(attention))(np.array([[0.2, 1], [-0.5, 0.3], [1.5, 0.7]], np.float32))
     assert found, found
+
+
+def test_what_the_last_bits_of_the_inputs_explain_only_by_their_squares():
+    def kurtosis(x):
+        off = x - jnp.mean(x)
+        return jnp.mean(off**4) / jnp.mean(off**2) ** 2
+
+    found = untrace.doctor(kurtosis)(np.array([0.5, 1.25, -0.75, 4], np.float32))
+    assert found, found

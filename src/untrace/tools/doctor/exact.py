@@ -37,7 +37,11 @@ def set_digits(dtype: DType) -> None:
 
 
 Moving = Callable[[np.ndarray, np.random.Generator, int], np.ndarray]
-_CONDITION_STEP = 30  # bits: what is computed in float64 on the way has to notice it
+
+
+def _last_bit() -> int:
+    """Of numbers of up to 32 bits; of longer ones what is computed in float64 on the way has to notice it."""
+    return 24 if _MP.prec < 620 else 30
 
 
 def _step() -> int:
@@ -77,8 +81,8 @@ def _signs(shape: tuple[int, ...], random: np.random.Generator, draw: int) -> np
 
 
 def relatively_moved(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
-    """Numbers moved up or down by `2**-30` of themselves; for `relative_change`."""
-    factors = 1 + 2.0**-_CONDITION_STEP * random.choice([-1.0, 1.0], values.shape)
+    """Numbers moved up or down by about their last bit; for `relative_change`."""
+    factors = 1 + 2.0**-_last_bit() * random.choice([-1.0, 1.0], values.shape)
     return np.asarray(values * factors, values.dtype)
 
 
@@ -92,7 +96,7 @@ def relative_change(values: np.ndarray, moved: np.ndarray) -> np.ndarray:
             return 0.0
         if x == 0 or not _MP.isfinite(x) or not _MP.isfinite(y):
             return float("inf")
-        return as_float(_MP.ldexp(abs((y - x) / x), _CONDITION_STEP))
+        return as_float(_MP.ldexp(abs((y - x) / x), _last_bit()))
 
     with np.errstate(all="ignore"):
         return np.asarray(np.frompyfunc(change, 2, 1)(before, after), np.float64)
