@@ -145,3 +145,12 @@ def test_what_the_last_bits_of_the_inputs_explain_only_by_their_squares():
 
     found = untrace.doctor(kurtosis)(np.array([0.5, 1.25, -0.75, 4], np.float32))
     assert found, found
+
+
+def test_a_better_way_for_inputs_that_are_far_larger_and_rare():
+    def kernel(angles, centre, concentration):
+        return jnp.exp(concentration * (jnp.cos(angles - centre) - 1))
+
+    angles = np.array([0.01, 0.5, 3], np.float32)
+    assert untrace.doctor(kernel)(angles, 0.02, 2.0), "only a concentration of 100 loses digits"
+    assert untrace.doctor(kernel)(angles, 0.02, 200.0).findings

@@ -47,6 +47,7 @@ _STEPS = ("round", "floor", "ceil", "sign", "argmax", "argmin")
 _ARITHMETIC = ("mul", "div", "add", "sub", "add_any", "dot_general", "reduce_sum")
 _SEEN = 1.25 * LIMIT  # what is nearly right without it needs no better way
 _RARE = 0.03  # of the samples nearby
+_ALIKE = 10.0  # times the given size
 _DANGER = 0.95  # of the exponents of a type
 
 
@@ -306,7 +307,9 @@ class _Patient:
         seen = [b for b in group.blamed if near[b.row] and not b.slight and b.error > _SEEN]
         if not any(r.known for r in group.repairs):  # then what the inputs explain, or has no limit, is as good
             seen = [b for b in seen if found.unexplained[b.row] > LIMIT and not found.bounded[b.row]]
-        return "minor" if seen and not self._derivatives else None
+        is_often = ((found.unexplained > LIMIT) & near).sum() > _RARE * near.sum()
+        is_alike = any(self._growth(b.row) <= _ALIKE for b in seen)
+        return "minor" if seen and (is_often or is_alike) and not self._derivatives else None
 
     def _is_common(self, found: Examination, group: _Group) -> bool:
         """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
