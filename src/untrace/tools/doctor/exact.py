@@ -82,7 +82,7 @@ def _signs(shape: tuple[int, ...], random: np.random.Generator, draw: int) -> np
 
 def relatively_moved(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
     """Numbers moved up or down by about their last bit; for `relative_change`."""
-    factors = 1 + 2.0**-_last_bit() * random.choice([-1.0, 1.0], values.shape)
+    factors = 1 + 2.0 ** -_last_bit() * random.choice([-1.0, 1.0], values.shape)
     return np.asarray(values * factors, values.dtype)
 
 
