@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import untrace
-from untrace.tools.doctor import api
+from untrace.tools.doctor import api, exact
 from untrace.tools.doctor.blame import Blamed
 from untrace.tools.doctor.examine import LIMIT, examine
 
@@ -92,3 +92,65 @@ def test_what_is_only_magnified_a_little_and_has_no_repair():
         for slight in (False, True)
     ]
     assert told[0] is not None and told[1] is None
+
+
+def attention_pool(scores, mask, values):
+    def pool(row, seen):
+        return (jax.nn.softmax(jnp.where(seen > 0, row, -1e9)) * seen) @ values
+
+    return jnp.sum(jax.vmap(pool)(scores, mask))
+
+
+def test_what_is_left_of_a_difference_beyond_all_bits_is_not_known():
+    exact.set_digits(np.dtype(np.float32))
+    one = exact.exact_of(np.ones(1))
+    tiny = exact.primitive("exp", [exact.exact_of(np.full(1, -1e9))], {})
+    nearly = exact.primitive("sub", [one, tiny], {})
+    left = exact.primitive("sub", [one, nearly], {})
+    assert exact.is_unknown(left).all()
+    assert exact.is_unknown(exact.primitive("mul", [left, one], {})).all()
+    nothing = exact.primitive("div", [one * 0, one * 0], {})
+    assert np.isnan(exact.parts_of(nothing)[0]).all() and not exact.is_unknown(nothing).any()
+
+
+def test_the_derivative_of_a_softmax_of_which_one_is_left():
+    scores = np.array([[1, 0.5, -1], [0.25, 2, 0]], np.float32)
+    mask = np.array([[1, 1, 0], [0, 0, 0]], np.float32)
+    found = untrace.doctor(jax.grad(attention_pool))(scores, mask, np.array([1, -2, 3], np.float32))
+    assert found, found
+
+
+def test_what_is_often_wrong_but_seldom_matters():
+    def jensen_shannon(p, q):
+        middle = (p + q) / 2
+        return jnp.sum(jax.scipy.special.rel_entr(p, middle) + jax.scipy.special.rel_entr(q, middle)) / 2
+
+    found = untrace.doctor(jensen_shannon)(*[np.array(x, np.float32) for x in ([0, 0.25, 0.75, 0], [0.5, 0, 0.5, 0])])
+    assert found, found
+
+
+def test_a_derivative_of_which_little_is_left_beside_its_others():
+    def attention(x):
+        scores = jnp.where(jnp.tri(3, dtype=bool), x @ x.T, -1e9)
+        return jnp.sum(jax.nn.softmax(scores, axis=-1) @ x)
+
+    found = untrace.doctor(jax.grad(attention))(np.array([[0.2, 1], [-0.5, 0.3], [1.5, 0.7]], np.float32))
+    assert found, found
+
+
+def test_what_the_last_bits_of_the_inputs_explain_only_by_their_squares():
+    def kurtosis(x):
+        off = x - jnp.mean(x)
+        return jnp.mean(off**4) / jnp.mean(off**2) ** 2
+
+    found = untrace.doctor(kurtosis)(np.array([0.5, 1.25, -0.75, 4], np.float32))
+    assert found, found
+
+
+def test_a_better_way_for_inputs_that_are_far_larger_and_rare():
+    def kernel(angles, centre, concentration):
+        return jnp.exp(concentration * (jnp.cos(angles - centre) - 1))
+
+    angles = np.array([0.01, 0.5, 3], np.float32)
+    assert untrace.doctor(kernel)(angles, 0.02, 2.0), "only a concentration of 100 loses digits"
+    assert untrace.doctor(kernel)(angles, 0.02, 200.0).findings

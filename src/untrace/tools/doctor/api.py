@@ -32,7 +32,7 @@ from untrace.tools.doctor.blame import ROUNDING, Blamed, blame
 from untrace.tools.doctor.diagnosis import SEVERITIES, Diagnosis, Finding, Range, line_in, statements_of
 from untrace.tools.doctor.examine import LIMIT, Examination, examine
 from untrace.tools.doctor.patterns import EVERY
-from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, repaired
+from untrace.tools.doctor.repair import Repair, Repaired, Site, alone, changed, guarded, repaired
 from untrace.tools.doctor.samples import samples_of
 from untrace.tools.doctor.tape import Step, is_float
 from untrace.tools.doctor.terms import Call, Terms, inlined, restored
@@ -47,6 +47,7 @@ _STEPS = ("round", "floor", "ceil", "sign", "argmax", "argmin")
 _ARITHMETIC = ("mul", "div", "add", "sub", "add_any", "dot_general", "reduce_sum")
 _SEEN = 1.25 * LIMIT  # what is nearly right without it needs no better way
 _RARE = 0.03  # of the samples nearby
+_ALIKE = 10.0  # times the given size
 _DANGER = 0.95  # of the exponents of a type
 
 
@@ -108,7 +109,7 @@ class _Patient:
         with np.errstate(all="ignore"):
             found = examine(self._program, self._samples)
             self._leave_out(found)
-            better = self._wider(found, self._repaired(found))
+            better = guarded(self._wider(found, self._repaired(found)), found, Site(self._operations))
             groups, remarks = self._groups(found, better)
         precision = ", ".join(dict.fromkeys(str(q.dtype) for q in found.tape.results if q.is_float)) or "no floats"
         remarks += self._danger(found)
@@ -251,7 +252,7 @@ class _Patient:
             found.undefined[always] = True
             found.errors[always] = np.inf
             rows += [n for n in always[:3] if n not in rows]
-        for repair in better.repairs:
+        for repair in [r for r in better.repairs if not r.is_guard]:
             helped = np.flatnonzero(repair.better)
             best = helped[np.lexsort((-np.minimum(found.errors[helped], 1e300), ~near[helped]))]
             rows += [n for n in best[:3] if n not in rows]
@@ -281,42 +282,43 @@ class _Patient:
     def _severity(self, found: Examination, group: _Group) -> str | None:
         """How much a group matters; None where it does too little."""
         near = self._samples.near
+        ways = [r for r in group.repairs if not r.is_guard]
         # What nobody knows a better way for matters where inputs are likely.
-        likely = near if group.repairs else self._samples.likely
+        likely = near if ways else self._samples.likely
         rows = [b.row for b in group.blamed]
         group.blamed.sort(key=lambda b: (b.row != 0, not near[b.row], self._size(b.row)))
         close = [n for n in rows if likely[n] and (found.unexplained[n] > LIMIT or found.without_value[n])]
         given = [n for n in close if n == 0 and self._samples.given]
-        sure = [n for n in close if n in given or self._is_material(found, n, bool(group.repairs))]
-        if not group.repairs and not given:
+        sure = [n for n in close if n in given or self._is_material(found, n, bool(ways))]
+        if not ways and not given:
             heavy = {b.row for b in group.blamed if not b.slight}
             sure = [n for n in sure if n in heavy] if self._is_common(found, group) else []
         if sure:
             often = Counter(b.cause for b in group.blamed if b.row in sure and b.cause != ROUNDING)
             group.blamed.sort(key=lambda b: (b.row not in sure, b.row not in given, -often[b.cause], self._size(b.row)))
             return "error" if any(self._is_lost(found, n) for n in sure) else "warning"
-        if not group.repairs:
-            return None
-        if all(_is_library(b.step) for b in group.blamed):
+        if not ways or all(_is_library(b.step) for b in group.blamed):
             return None
         if not any(near[n] for n in rows):
             # The squares of a derivative's rule are none of the author's where what is differentiated is right.
             return "far" if self._wrong_before is None or self._wrong_before[rows].any() else None
         # How JAX's rules are written is no matter of the author's, as long as it does not matter.
         seen = [b for b in group.blamed if near[b.row] and not b.slight and b.error > _SEEN]
-        if not any(r.known for r in group.repairs):  # then what the inputs explain, or has no limit, is as good
+        is_rare = ((found.unexplained > LIMIT) & near).sum() <= _RARE * near.sum()
+        if is_rare and all(self._growth(b.row) > _ALIKE for b in seen):
+            return None
+        if not any(r.known for r in ways):  # then what the inputs explain, or has no limit, is as good
             seen = [b for b in seen if found.unexplained[b.row] > LIMIT and not found.bounded[b.row]]
         return "minor" if seen and not self._derivatives else None
 
     def _is_common(self, found: Examination, group: _Group) -> bool:
         """Whether what nobody knows a better way for is more than bad luck: an answer that happens to be near 0, or inputs
         that hardly anybody has."""
-        likely = self._samples.likely
-        rows = [b.row for b in group.blamed if likely[b.row] and not b.slight]
-        wrong = (found.unexplained > LIMIT) | found.undefined
-        is_often = (wrong & likely).sum() > _RARE * self._samples.near.sum()
+        rows = [b.row for b in group.blamed if self._samples.likely[b.row] and not b.slight]
+        wrong = np.flatnonzero(((found.unexplained > LIMIT) | found.undefined) & self._samples.likely)
+        is_often = sum(self._is_material(found, n, False) for n in wrong) > _RARE * self._samples.near.sum()
         is_met = any(self._is_broken(found, n) for n in rows)
-        return bool(rows) and (bool(is_often) or is_met or any(map(self._samples.is_like_given, rows)))
+        return bool(rows) and (is_often or is_met or any(map(self._samples.is_like_given, rows)))
 
     def _is_broken(self, found: Examination, row: int) -> bool:
         """Whether a sample that may be met has no result where there is a limit. A derivative has to have one where what is
@@ -354,7 +356,7 @@ class _Patient:
             usual = np.abs(wanted[self._samples.near])
             if self._samples.given and np.isfinite(wanted[0]).all() and np.any(wanted[0]):
                 usual = np.abs(wanted[0])
-            usual = usual[np.isfinite(usual)]
+            usual = usual[np.isfinite(usual) & (usual > 0)]  # zeros are of what is masked
             # Larger inputs make larger results.
             scale = float(np.median(usual)) * self._growth(row) if usual.size else 1.0
             here = np.abs(wanted[row])
@@ -363,7 +365,8 @@ class _Patient:
             bad = errors(values[row], truth.rows(row), quantity.dtype) > LIMIT
             bad &= np.abs(wanted[row]) < float(jnp.finfo(quantity.dtype).max)
             off = np.where(bad, np.abs(values[row] - wanted[row]), 0.0)
-            if np.isnan(off).any() or (off > 8 * float(jnp.finfo(quantity.dtype).eps) * scale).any():
+            most = (LIMIT / 2 if is_repaired else LIMIT) * float(jnp.finfo(quantity.dtype).eps)
+            if np.isnan(off).any() or (off > most * scale).any():
                 return True
         return False
 

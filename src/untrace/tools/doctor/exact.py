@@ -22,6 +22,8 @@ from untrace.ir.types import Data, DType, Parameter
 # A context of our own: the user's may have another precision.
 _MP = mpmath.mp.clone()
 _NAN, _INF = _MP.nan, _MP.inf
+# A NaN as well, of what has a value that is not known.
+_UNKNOWN = _MP.make_mpf(libmp.fnan)
 _SMALL = 60  # bits: what is nearer to 0 is kept beside 1
 _MOST = 5_000  # bits of an argument of exp and its like, beyond which the result is taken for infinite
 
@@ -35,7 +37,11 @@ def set_digits(dtype: DType) -> None:
 
 
 Moving = Callable[[np.ndarray, np.random.Generator, int], np.ndarray]
-_CONDITION_STEP = 30  # bits: what is computed in float64 on the way has to notice it
+
+
+def _last_bit() -> int:
+    """Of numbers of up to 32 bits; of longer ones what is computed in float64 on the way has to notice it."""
+    return 24 if _MP.prec < 620 else 30
 
 
 def _step() -> int:
@@ -75,8 +81,8 @@ def _signs(shape: tuple[int, ...], random: np.random.Generator, draw: int) -> np
 
 
 def relatively_moved(values: np.ndarray, random: np.random.Generator, draw: int) -> np.ndarray:
-    """Numbers moved up or down by `2**-30` of themselves; for `relative_change`."""
-    factors = 1 + 2.0**-_CONDITION_STEP * random.choice([-1.0, 1.0], values.shape)
+    """Numbers moved up or down by about their last bit; for `relative_change`."""
+    factors = 1 + 2.0 ** -_last_bit() * random.choice([-1.0, 1.0], values.shape)
     return np.asarray(values * factors, values.dtype)
 
 
@@ -90,7 +96,7 @@ def relative_change(values: np.ndarray, moved: np.ndarray) -> np.ndarray:
             return 0.0
         if x == 0 or not _MP.isfinite(x) or not _MP.isfinite(y):
             return float("inf")
-        return as_float(_MP.ldexp(abs((y - x) / x), _CONDITION_STEP))
+        return as_float(_MP.ldexp(abs((y - x) / x), _last_bit()))
 
     with np.errstate(all="ignore"):
         return np.asarray(np.frompyfunc(change, 2, 1)(before, after), np.float64)
@@ -104,6 +110,13 @@ def exact_of(values: Data, structural: bool = False) -> np.ndarray:
     for i, x in enumerate(wide.reshape(-1).tolist()):
         flat[i] = 0 if structural and x == 0 else _MP.mpf(x)
     return found
+
+
+def is_unknown(values: np.ndarray) -> np.ndarray:
+    """Where exact values are there, but not known: too little is left of a difference."""
+    if values.dtype != object:
+        return np.zeros(values.shape, bool)
+    return np.asarray(np.frompyfunc(lambda x: x is _UNKNOWN, 1, 1)(values), bool)
 
 
 def magnitudes(values: np.ndarray) -> np.ndarray:
@@ -141,8 +154,10 @@ def _guarded(function: Callable[..., Number]) -> Callable[..., np.ndarray]:
         try:
             found = function(*args)
         except (ValueError, ZeroDivisionError, OverflowError, libmp.NoConvergence, TypeError):
-            return _NAN
-        return found if type(found) is not _MP.mpc else (found.real if found.imag == 0 else _NAN)
+            found = _NAN
+        if type(found) is _MP.mpc:
+            found = found.real if found.imag == 0 else _NAN
+        return _UNKNOWN if found != found and any([x is _UNKNOWN for x in args]) else found
 
     over = np.frompyfunc(guarded, function.__code__.co_argcount, 1)
 
@@ -184,7 +199,7 @@ def _add(x: Number, y: Number) -> Number:
     found = _MP.make_mpf(libmp.mpf_add(_raw(large), _raw(small), 2 * _LONG, "n"))
     # What is left of which nothing is known: two that are told from 1 by their last bits only may be different.
     nothing = found == 0 and min(_raw(large)[3], _raw(small)[3]) > _LONG - 100
-    return _NAN if nothing or found != 0 and int(_MP.mag(found)) < top - _LONG + 100 else found
+    return _UNKNOWN if nothing or found != 0 and int(_MP.mag(found)) < top - _LONG + 100 else found
 
 
 def _raw(x: Number) -> tuple[Any, ...]:

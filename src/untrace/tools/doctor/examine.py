@@ -52,6 +52,11 @@ class Examination:
                 found |= worst(truth.known & np.isinf(truth.low[0])).astype(bool)
         return found
 
+    @property
+    def no_digit(self) -> float:
+        """So many ULP are all of a result."""
+        return max([1 / float(jnp.finfo(q.dtype).eps) for q in self.tape.results if q.is_float], default=np.inf)
+
     def spread(self, rows: Sequence[int], most: int) -> list[int]:
         """Some of the rows: the given one, and others of all sizes of errors."""
         if len(rows) <= most:
@@ -140,9 +145,9 @@ def _with_limits(tape: Tape, truths: list[Truth | None]) -> tuple[np.ndarray, np
     input, where that is bounded. Gives which samples these are, for which of them there are only bounds, and where there are
     none."""
     undefined, bounded, endless = np.zeros((3, tape.samples), bool)
-    for truth in truths:
+    for quantity, truth in zip(tape.results, truths, strict=True):
         if truth is not None:
-            undefined |= worst(~truth.known).astype(bool)
+            undefined |= worst(~truth.known & ~exact.is_unknown(np.asarray(quantity.exact))).astype(bool)
     rows = np.flatnonzero(undefined)[:_MOST_ROWS]
     undefined[:] = False
     for apart in (False, True) if len(rows) else ():
@@ -186,7 +191,7 @@ def _put_limits(
         shrinks = (size < _NOTHING) & (size < _NOTHING * far_size)
         low, high = np.where(shrinks, 0.0, low), np.where(shrinks, 0.0, high)
         known &= ~grows
-        missing = ~truth.known[rows] & known
+        missing = ~truth.known[rows] & known & ~exact.is_unknown(np.asarray(quantity.exact)[rows])
         known_now = truth.known.copy()
         known_now[rows] |= missing
         truths[i] = Truth(_put(truth.low, rows, missing, low), _put(truth.high, rows, missing, high), known_now)

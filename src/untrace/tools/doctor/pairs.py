@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from untrace.tools.doctor.array_pairs import ARRAYS
 from untrace.tools.doctor.exp_pairs import EXPONENTIALS
-from untrace.tools.doctor.pair import Pair
+from untrace.tools.doctor.pair import TWO, Pair
 from untrace.tools.doctor.root_pairs import ROOTS
 
 _BRANCHES = [
@@ -35,5 +35,11 @@ _BRANCHES = [
     Pair("mask times value", "0 times an infinity is NaN: a mask is no branch",
          [lambda m, y: m.astype(y.dtype) * y], lambda m, y: jnp.where(m, y, 0.0), ("bool", "float"), is_derivative=True),
 ]  # fmt: skip
+
+# A derivative passes on nothing of a zero, whatever that is multiplied with: put in where there is NaN, not by what is written.
+ZERO_FACTOR = Pair("zero before a product", "0 times an infinity or NaN is NaN, where nothing goes on",
+                   (), lambda x, y: x * jnp.where(x == 0, 0.0, y), TWO, is_derivative=True)  # fmt: skip
+ZERO_DIVIDEND = Pair("zero before a quotient", "0 divided by 0 or NaN is NaN, where nothing goes on",
+                     (), lambda x, y: x / jnp.where(x == 0, 1.0, y), TWO, is_derivative=True)  # fmt: skip
 
 PAIRS: Sequence[Pair] = (*EXPONENTIALS, *ROOTS, *_BRANCHES, *ARRAYS)

@@ -25,7 +25,7 @@ from untrace.ir.types import Data
 from untrace.tools.doctor.better import Better
 from untrace.tools.doctor.matching import Affine, Bound, Matcher, Parted, Pattern
 from untrace.tools.doctor.pair import Pair
-from untrace.tools.doctor.pairs import PAIRS
+from untrace.tools.doctor.pairs import PAIRS, ZERO_DIVIDEND, ZERO_FACTOR
 from untrace.tools.doctor.series import series_patterns
 from untrace.tools.doctor.tape import is_float
 from untrace.tools.doctor.terms import (
@@ -90,6 +90,9 @@ def matches_in(function: Function, derivatives: frozenset[str] | None, only: Pai
         value = equation.outputs[0] if len(equation.outputs) == 1 else None
         if value is None or not is_float(value.aval.dtype):
             continue
+        if only in (ZERO_FACTOR, ZERO_DIVIDEND):
+            found += _before_zero(terms, equation, only)
+            continue
         factor, inner = terms.factor(value)
         moves, moved = terms.unmoved(value)
         starts: list[tuple[float, tuple[Equation, ...], Operand | None]] = [(1.0, (), value)]
@@ -118,6 +121,17 @@ def matches_in(function: Function, derivatives: frozenset[str] | None, only: Pai
     plain = {m.anchor for m in found if m.pattern.pair.arrays and _is_plainly(m)}
     found = [m for m in found if not m.pattern.pair.arrays or m.anchor not in plain or _is_plainly(m)]
     return sorted(found, key=lambda match: (-match.pattern.size, not _is_plainly(match)))
+
+
+def _before_zero(terms: Terms, equation: Equation, pair: Pair) -> Iterator[Match]:
+    """A product with either factor, or a quotient with its dividend, as what may be zero."""
+    if equation.callee.name != ("mul" if pair is ZERO_FACTOR else "div"):
+        return
+    root = Term(equation.callee.name, tuple(equation.inputs))
+    for place, part in enumerate(("", ", the other factor") if pair is ZERO_FACTOR else ("",)):
+        pattern = Pattern(pair, part, terms, root, (), pair.better, pair.better, 1, True, frozenset())
+        first, second = equation.inputs[place], equation.inputs[1 - place]
+        yield Match(pattern, equation, (Affine(first), Affine(second)))
 
 
 def _is_plainly(match: Match) -> bool:

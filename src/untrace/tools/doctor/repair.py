@@ -10,10 +10,13 @@ import numpy as np
 
 from untrace import jax_compat
 from untrace._errors import CaptureError
-from untrace.ir.nodes import Equation, Function
+from untrace.ir.nodes import Atom, Equation, Function
+from untrace.ir.types import Data
 from untrace.tools.doctor.examine import LIMIT, Examination
 from untrace.tools.doctor.pair import Pair
+from untrace.tools.doctor.pairs import ZERO_DIVIDEND, ZERO_FACTOR
 from untrace.tools.doctor.patterns import Match, matches_in, place_of_match, replaced
+from untrace.tools.doctor.tape import computed
 
 _SLACK = 6.0  # ULP by which a repaired result may be worse where it was right
 _WRONG = 64.0  # times: and where it was wrong
@@ -24,6 +27,7 @@ _ROUNDS = 8
 _MOST_TRIALS = 40
 _MOST_TOGETHER = 5
 _CHOICE = 3  # of those that help
+_ZEROS = (ZERO_FACTOR, ZERO_DIVIDEND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,11 @@ class Repair:
     positive: bool
     unlucky: int
     known: bool = False
+
+    @property
+    def is_guard(self) -> bool:
+        """Whether it only keeps zeros from what has no value: there is no better way of writing to be told."""
+        return any(c.pair in _ZEROS for c in self.changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,12 @@ def repaired(function: Function, found: Examination, site: Site, before: np.ndar
         function, made, errors = best
         repairs += made
     return Repaired(function, repairs, errors)
+
+
+def guarded(better: Repaired, found: Examination, site: Site) -> Repaired:
+    """A repaired derivative in which zeros are passed on as zeros too, where there still is NaN for them."""
+    last = _zeros(better.function, found, better.errors, site) if site.derivatives is not None else None
+    return better if last is None else Repaired(last[0], (*better.repairs, *last[1]), last[2])
 
 
 def alone(program: Function, found: Examination, at: Equation) -> Repaired | None:
@@ -178,6 +193,73 @@ def _together(function: Function, found: Examination, errors: np.ndarray, site: 
                     accepted.errors,
                 )
     return None
+
+
+def _zeros(function: Function, found: Examination, errors: np.ndarray, site: Site) -> _Made | None:
+    """Zeros that a derivative passes on as zeros, where there is NaN for them: as few as will do."""
+    best: _Made | None = None
+    keys: list[_Key] = []
+    new = function
+    for _ in range(_ROUNDS):
+        wrong = np.isinf(errors if best is None else best[2]) & found.samples.near
+        match = _zero_in(new, found, wrong, site)
+        put = None if match is None else site.put(new, match)
+        if match is None or put is None:
+            break
+        new = put
+        keys.append((match.name, match.anchor.origin))
+        best = _with_zeros(function, found, errors, site, keys, best) or best
+    kept = keys[: len(best[1][0].changes)] if best is not None else []
+    for key in list(kept):
+        fewer = [k for k in kept if k is not key]
+        made = _with_zeros(function, found, errors, site, fewer)
+        if made is not None and best is not None and _left(found, made[2]) <= _left(found, best[2]):
+            best, kept = made, fewer
+    return best
+
+
+def _with_zeros(
+    function: Function,
+    found: Examination,
+    errors: np.ndarray,
+    site: Site,
+    keys: Sequence[_Key],
+    best: _Made | None = None,
+) -> _Made | None:
+    """With these guarded; None where that does not help, or no more than what is the best so far."""
+    changes: list[Change] = []
+    pair = ZERO_FACTOR
+    for key in keys:
+        matches = [m for p in _ZEROS for m in matches_in(function, site.derivatives, p)]
+        match = next((m for m in matches if (m.name, m.anchor.origin) == key), None)
+        put = None if match is None else site.put(function, match)
+        if match is None or put is None:
+            return None
+        changes.append(_change(function, match))
+        function, pair = put, match.pattern.pair
+    trial = _accepted(found, function, errors, site) if changes else None
+    if trial is None or best is not None and _left(found, trial.errors) >= _left(found, best[2]):
+        return None
+    # A number without a right digit says less than NaN does.
+    lies = np.isinf(errors) & np.isfinite(trial.errors) & (trial.errors >= found.no_digit) & found.samples.near
+    if lies.sum() * 10 > trial.better.sum():
+        return None
+    repair = Repair(pair.name, pair.because, tuple(changes), trial.better, trial.positive, trial.unlucky)
+    return function, [repair], trial.errors
+
+
+def _zero_in(function: Function, found: Examination, rows: np.ndarray, site: Site) -> Match | None:
+    """The first product or quotient that is NaN in some samples where a factor, or the dividend, is zero."""
+    zeros: list[tuple[Equation, Atom]] = []
+
+    def seen(equation: Equation, operands: Sequence[Data], results: Sequence[Data]) -> None:
+        for place, x in enumerate(operands[: {"mul": 2, "div": 1}.get(equation.callee.name, 0)]):
+            if np.shape(x) == np.shape(results[0]) and (np.isnan(results[0]) & (np.asarray(x) == 0))[rows].any():
+                zeros.append((equation, equation.inputs[place]))
+
+    computed(function, found.samples.leaves, found.samples.count, seen)
+    matches = [m for pair in _ZEROS for m in matches_in(function, site.derivatives, pair)]
+    return next((m for e, x in zeros for m in matches if m.anchor is e and m.bound[0].atom is x), None)
 
 
 def _left(found: Examination, errors: np.ndarray) -> tuple[int, int]:
@@ -265,7 +347,7 @@ def _accepted(found: Examination, new: Function, errors: np.ndarray, site: Site)
     # What is off by no more than the last bits of the inputs is right.
     wrong = np.where(errors > _GARBAGE, np.finfo(float).max, _WRONG * errors)
     worse = np.where(right, new_errors > errors + _SLACK, (new_errors > wrong) & np.isfinite(errors)) & unexplained
-    better = (errors > LIMIT) & (new_errors < errors / 4)
+    better = (errors > LIMIT) & (new_errors < errors / 4) & (new_errors < found.no_digit)
     here = worse & found.samples.positive
     # Some digits are a matter of luck: what is far better may be a little worse once in a while, or at the end of the range.
     unlucky = here & right & (new_errors < _UNLUCKY)

@@ -103,9 +103,13 @@ def is_float(dtype: DType) -> bool:
     return dtype is not None and not jax_compat.is_key_dtype(dtype) and jnp.issubdtype(dtype, jnp.floating)
 
 
-def computed(function: Function, args: Sequence[Data], samples: int) -> list[np.ndarray]:
-    """What a program gives in its own precision; arguments and results with the samples as their first axis."""
-    taped = _Evaluation(samples, exactly=False)
+Seen = Callable[[Equation, Sequence[Data], Sequence[Data]], None]
+
+
+def computed(function: Function, args: Sequence[Data], samples: int, seen: Seen | None = None) -> list[np.ndarray]:
+    """What a program gives in its own precision; arguments and results with the samples as their first axis. seen: is told of
+    each operation, with its operands and results."""
+    taped = _Evaluation(samples, exactly=False, seen=seen)
     inputs = [Quantity(p.aval.dtype, x, x) for p, x in zip(function.params, args, strict=True)]
     return [np.asarray(q.computed) for q in taped.run(function, inputs)]
 
@@ -120,7 +124,8 @@ def taped(function: Function, args: Sequence[Data], samples: int) -> Tape:
 
 
 class _Evaluation:
-    def __init__(self, samples: int, exactly: bool = True) -> None:
+    def __init__(self, samples: int, exactly: bool = True, seen: Seen | None = None) -> None:
+        self._seen = seen
         self.tape = Tape(samples)
         self._samples = samples
         self._exactly = exactly
@@ -196,6 +201,8 @@ class _Evaluation:
             )
         outs = _bound(equation, [q.computed for q in inputs], self._samples)
         dtypes = [v.dtype for v in outs]
+        if self._seen is not None:
+            self._seen(equation, [q.computed for q in inputs], outs)
         if not self._exactly:
             return [Quantity(d, v, v) for d, v in zip(dtypes, outs, strict=True)]
         replay = _replay(equation, inputs, outs)
