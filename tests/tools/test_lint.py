@@ -265,3 +265,17 @@ def test_indices_of_branches_that_are_not_taken_and_from_the_end():
     (found,) = untrace.lint(lambda x: x[-5])(x)
     assert "index -5 is outside" in found.message and "from -4 to 3" in found.message
     assert untrace.lint(lambda x, i: x[i])(jax.ShapeDtypeStruct((4,), jnp.float32), 7)
+
+
+def test_the_turns_of_a_comprehension_in_a_loop_are_its_own():
+    def block(x, p):
+        a, b, c = (jnp.tanh(x @ p[n]) * 2.0 + 1.0 for n in ("a", "b", "c"))
+        return jnp.sin(a) @ jnp.cos(b).T @ c
+
+    def model(x, ps):
+        for p in ps:
+            x = block(x, p)
+        return x
+
+    p = {name: jnp.eye(3) for name in "abc"}
+    assert not untrace.lint(model)(jnp.ones((3, 3)), [p, p])

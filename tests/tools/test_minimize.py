@@ -179,3 +179,20 @@ def test_delta_debugging_finds_pairs_that_are_far_apart() -> None:
 
     assert fewer(range(1000), has_fault) == [17, 801]
     assert len(asked) < 120
+
+
+def test_the_settings_of_the_process_hold(tmp_path: Any) -> None:
+    with jax.enable_x64(True):
+        with pytest.raises(untrace.OptionError, match="does not hold"):
+            untrace.minimize(lambda x: x * 2.0, untrace.nonfinite())(jnp.array([1e200]))
+        found = untrace.minimize(lambda x: (x * x * 2.0).sum(), untrace.nonfinite(), path=tmp_path / "wide.py")(
+            jnp.array([1.0, 1e200])
+        )
+    assert 'jax.config.update("jax_enable_x64", True)' in found.source and "float64" in found.source, found.source
+    assert "inf" in run_alone(str(tmp_path / "wide.py")).stdout
+
+
+def test_arguments_of_narrow_types(tmp_path: Any) -> None:
+    path = tmp_path / "narrow.py"
+    untrace.minimize(lambda x: x / (x - x), untrace.nonfinite(), path=path)(jnp.ones(2, jnp.bfloat16))
+    assert "inf" in run_alone(str(path)).stdout

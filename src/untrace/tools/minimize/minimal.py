@@ -23,7 +23,7 @@ from untrace.prove.saving import save_module
 from untrace.tools.minimize.case import Case, without_arguments
 from untrace.tools.minimize.predicates import Predicate, predicate_of
 from untrace.tools.minimize.reductions import REDUCTIONS, values_simplified
-from untrace.tools.minimize.runner import Runner, environment, portable
+from untrace.tools.minimize.runner import Runner, environment, portable, settings_here
 from untrace.tools.minimize.search import OutOfTime, Search
 
 _SLOWER, _LEAST = 4.0, 5.0  # a candidate's limit: so many times what the program itself takes, and seconds
@@ -228,7 +228,7 @@ def _literal(value: Data, name: str, arrays: dict[str, np.ndarray]) -> str:
         return _number(value)
     if isinstance(value, tuple):
         return f"jax.random.wrap_key_data({_literal(value[1], name, arrays)}, impl={value[0]!r})"
-    dtype = f"np.{value.dtype}" if value.dtype.name in np.sctypeDict else f"jnp.{value.dtype}"
+    dtype = f"np.{value.dtype}" if hasattr(np, value.dtype.name) else f"jnp.{value.dtype}"
     if value.dtype == bool:
         dtype = "bool"
     if value.size > _MOST_NUMBERS:
@@ -260,7 +260,10 @@ def _module(source: str, head: str, body: Sequence[str]) -> str:
     text = "\n".join(body)
     imports = {lines[n.lineno - 1]: _module_of(n) for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))}
     wanted = {"jax": "import jax", "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "os": "import os"}
-    imports |= {line: line.split()[1] for name, line in wanted.items() if f"{name}." in text}
+    settings = [f'jax.config.update("{name}", {value!r})' for name, value in settings_here().items()]
+    imports |= {
+        line: line.split()[1] for name, line in wanted.items() if f"{name}." in text or settings and name == "jax"
+    }
     kept = [n for n in tree.body if not isinstance(n, (ast.Import, ast.ImportFrom))][
         ast.get_docstring(tree) is not None :
     ]
@@ -269,7 +272,22 @@ def _module(source: str, head: str, body: Sequence[str]) -> str:
     theirs = sorted((line for line in imports if line not in ours), key=lambda line: (line.startswith("from"), line))
     safe = head.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     blank = [""] if ours and theirs else []
-    parts = [f'"""{safe}\n"""', "", *ours, *blank, *theirs, "", "", *lines[first - 1 :], "", "", *body, ""]
+    parts = [
+        f'"""{safe}\n"""',
+        "",
+        *ours,
+        *blank,
+        *theirs,
+        *([""] if settings else []),
+        *settings,
+        "",
+        "",
+        *lines[first - 1 :],
+        "",
+        "",
+        *body,
+        "",
+    ]
     return "\n".join(parts)
 
 

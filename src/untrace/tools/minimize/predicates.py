@@ -270,8 +270,10 @@ def predicate_of(given: Predicate | Callable[..., object] | str) -> Predicate:
             return BUILT_IN[name](*args, **{k.arg or "": ast.literal_eval(k.value) for k in call.keywords})
         except (SyntaxError, ValueError, TypeError, AssertionError) as error:
             raise OptionError(f"{given!r} is no call of {name} with numbers and words: {error}") from error
-    if not callable(given):
+    if isinstance(given, Predicate):
         return given
+    if not callable(given):
+        raise OptionError(f"{given!r} is no predicate; there are {', '.join(BUILT_IN)}, and functions of (fn, args)")
     built_in = next((f for f in BUILT_IN.values() if f is given), None)
     return own(given) if built_in is None else built_in()
 

@@ -248,7 +248,8 @@ def types_narrowed(search: Search) -> bool:
 
     def cast(x: Data) -> Data:
         kind = getattr(x, "dtype", None)
-        return x.astype(kinds[kind]) if kind in kinds else x
+        with np.errstate(all="ignore"):
+            return x.astype(kinds[kind]) if kind in kinds else x
 
     if not any(getattr(v.aval, "dtype", None) in kinds for e in base.equations for v in e.outvars):
         return False

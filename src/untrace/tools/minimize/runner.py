@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
@@ -23,6 +24,12 @@ from untrace.ir.types import Data
 from untrace.tools.minimize.case import Case
 from untrace.tools.minimize.worker import Answer, Request
 
+# With what JAX has by itself.
+_SETTINGS: Mapping[str, object] = {
+    "jax_enable_x64": False, "jax_default_matmul_precision": None, "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True, "jax_numpy_dtype_promotion": "standard", "jax_debug_nans": False,
+    "jax_debug_infs": False,
+}  # fmt: skip
 WORKER = Path(__file__).with_name("worker.py")
 _STARTS = 120.0  # seconds in which a process has to import JAX
 
@@ -147,7 +154,7 @@ class Runner:
         case.text.save(path, overwrite=True)
         request: Request = {
             "path": path, "name": case.text.name, "args": [portable(a) for a in case.args], "how": how,
-            "callables": _pickled(case.text.callables), "settings": dict(settings or {}), "predicate": predicate,
+            "callables": _pickled(case.text.callables), "settings": {**settings_here(), **(settings or {})}, "predicate": predicate,
             "places": [] if python else [place or os.getcwd() for place in sys.path],
         }  # fmt: skip
         python = python or sys.executable
@@ -175,6 +182,11 @@ class Runner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def settings_here() -> dict[str, object]:
+    """What is set in jax.config, of what a program's numbers depend on; nothing that is as JAX has it by itself."""
+    return {name: value for name, usual in _SETTINGS.items() if (value := getattr(jax.config, name, usual)) != usual}
 
 
 def _pickled(callables: Mapping[str, Callable[..., object]]) -> dict[str, bytes]:

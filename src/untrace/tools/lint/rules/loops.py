@@ -185,8 +185,10 @@ def _longest(equal: np.ndarray) -> tuple[int, int]:
 
 
 def _length(loop: Loop) -> int | None:
-    """The number of turns, where it stands in the source: `range(2)`."""
+    """The number of turns, where it stands in the source: `range(2)`, `("q", "k", "v")`."""
     call, _ = _head(loop)
+    if isinstance(call, ast.Tuple | ast.List) and not any(isinstance(part, ast.Starred) for part in call.elts):
+        return len(call.elts)
     if isinstance(call, ast.Call) and syntax.dotted(call.func) == "range":
         numbers = [a.value for a in call.args if isinstance(a, ast.Constant) and type(a.value) is int]
         if len(numbers) == len(call.args) and 1 <= len(numbers) <= 3 and 0 not in numbers[2:]:
