@@ -210,7 +210,9 @@ def dump(argv: list[str]) -> int:
     title = f"{Path(options.target).name}{under}"
     with terminal.working("tracing, writing, proving, running and examining"):
         dumped = dumps.dump(subject, options.folder, title, options.overwrite, terminal.say)
-    missing = f"; {len(dumped.missing)} parts could not be made" if dumped.missing else ""
+    missing = (
+        f"; {len(dumped.missing)} part{'s' * (len(dumped.missing) > 1)} could not be made" if dumped.missing else ""
+    )
     terminal.say(f"wrote {options.folder}{missing}: {options.folder / dumps.INDEX} says what is there")
     return 0 if dumped.text else 3
 

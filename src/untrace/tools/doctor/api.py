@@ -117,8 +117,8 @@ class _Patient:
             remarks.append("the repaired source is for positive inputs where those that were given are positive")
         for repair in dict.fromkeys(r for g in groups for r in g.repairs if r.unlucky):
             remarks.append(f"{repair.name}: on {repair.unlucky} of the inputs a result is off by more ULP than before")
-        if found.tape.unfinished is not None:
-            remarks.append(f"{int(found.tape.unfinished.sum())} inputs are left out: their loops go on for too long")
+        if left_out := 0 if found.tape.unfinished is None else int(found.tape.unfinished.sum()):
+            remarks.append(f"{left_out} input{'s' * (left_out > 1)} left out: a loop goes on for too long")
         dead = self._dead(found)
         text = self._text() if groups or dead else None
         kept = [r for r in better.repairs if any(r in g.repairs for g in groups)]
@@ -128,7 +128,7 @@ class _Patient:
         return Diagnosis(
             name_of(self._function),
             precision,
-            self._samples.count,
+            self._samples.count - left_out,
             tuple(findings),
             None if new is None else new.source,
             "" if text is None else text.source,
@@ -316,7 +316,7 @@ class _Patient:
         that hardly anybody has."""
         rows = [b.row for b in group.blamed if self._samples.likely[b.row] and not b.slight]
         wrong = np.flatnonzero(((found.unexplained > LIMIT) | found.undefined) & self._samples.likely)
-        is_often = sum(self._is_material(found, n, False) for n in wrong) > _RARE * self._samples.near.sum()
+        is_often = sum(self._is_material(found, int(n), False) for n in wrong) > _RARE * self._samples.near.sum()
         is_met = any(self._is_broken(found, n) for n in rows)
         return bool(rows) and (is_often or is_met or any(map(self._samples.is_like_given, rows)))
 

@@ -110,7 +110,11 @@ class Diagnosis:
     def _lines(self) -> Iterator[str]:
         number = len(self.findings)
         what = "nothing wrong" if not number else f"{number} finding{'s' * (number > 1)}"
-        yield f"{self.name}: {what} on {self.inputs} inputs, {self.precision} beside exact arithmetic"
+        on = f"{self.inputs} input{'s' * (self.inputs != 1)}"
+        if self.inputs:
+            yield f"{self.name}: {what} on {on}, {self.precision} beside exact arithmetic"
+        else:
+            yield f"{self.name}: nothing was examined"
         for finding in self.findings:
             yield ""
             yield str(finding)

@@ -90,7 +90,7 @@ def matches_in(function: Function, derivatives: frozenset[str] | None, only: Pai
         value = equation.outputs[0] if len(equation.outputs) == 1 else None
         if value is None or not is_float(value.aval.dtype):
             continue
-        if only in (ZERO_FACTOR, ZERO_DIVIDEND):
+        if only is ZERO_FACTOR or only is ZERO_DIVIDEND:
             found += _before_zero(terms, equation, only)
             continue
         factor, inner = terms.factor(value)

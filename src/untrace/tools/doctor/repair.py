@@ -122,7 +122,9 @@ def alone(program: Function, found: Examination, at: Equation) -> Repaired | Non
         return None
     trial = accepted.better, accepted.positive, accepted.unlucky
     because = "numbers of 16 bits are too short for what is computed on the way"
-    return Repaired(program, [Repair("in float32", because, (Change("in float32", (), at, None),), *trial)], accepted.errors)
+    return Repaired(
+        program, [Repair("in float32", because, (Change("in float32", (), at, None),), *trial)], accepted.errors
+    )
 
 
 _Key = tuple[str, Equation | None]
