@@ -459,3 +459,11 @@ def test_values_are_needed():
         jax.jit(lambda x: untrace.watch(lambda y: y + 1.0)(x).result)(1.0)
     with pytest.raises(untrace.OptionError, match="has a name"):
         untrace.watch(lambda x: x + 1.0)(1.0)[0]
+
+
+def test_what_a_callback_raises_is_said():
+    def with_host(x):
+        return jax.pure_callback(lambda a: 1 / 0, jax.ShapeDtypeStruct((), jnp.float32), x) + 1
+
+    with pytest.raises(untrace.CaptureError, match="calls back has raised on these values: ZeroDivisionError"):
+        untrace.watch(with_host)(jnp.ones(3))

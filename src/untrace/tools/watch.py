@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -123,7 +124,13 @@ def _watched(
         function = Importer(rules=False).function(closed, text.name)
     collector = Collector(probed, wanted, _authors(text), to)
     given = [leaf if jax_compat.is_ref(leaf) else jax.numpy.asarray(leaf) for leaf in leaves]
-    outputs = [_array(x) for x in evaluate_stepwise(function, given, collector)]
+    try:
+        outputs = [_array(x) for x in evaluate_stepwise(function, given, collector)]
+    except Exception as error:
+        if not any("callback" in equation.primitive.name for equation in jax_compat.equations_in(closed)):
+            raise
+        said = re.findall(r"^[A-Za-z_][\w.]*: .*", f"{type(error).__name__}: {error}", re.MULTILINE)[-1]
+        raise CaptureError(f"a function that {text.name} calls back has raised on these values: {said}") from error
     result = jax.tree.unflatten(jax.tree.structure(shape), outputs)
     notes = _notes(text, collector)
     if wanted.only and not collector.records.count:
