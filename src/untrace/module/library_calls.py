@@ -157,8 +157,12 @@ def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
     named = _with_names(w, equation, found, _times(equation, int(value)) if type(value) is int else 1)
     if not _numbers_in(named):
         return named
-    said = author_number(w, equation, value, is_any=True)
-    return said if said is not None and len(_numbers_in(said)) < len(_numbers_in(named)) else named
+    made = _said(w, equation, value, is_any=True)
+    if made is None:
+        return named
+    sides = [side for n in ast.walk(made[0][0]) if isinstance(n, ast.BinOp) for side in (n.left, n.right)]
+    is_shorter = sum(type(side) is ast.Constant for side in sides) < len(_numbers_in(named))
+    return _in_words(w, *made) if is_shorter else named
 
 
 def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int]) -> bool:
@@ -238,17 +242,24 @@ def with_author_sizes(w: _Function, equation: Equation, called: str, given: Sequ
 
 
 def author_number(
+    w: _Function, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0), called: str = ""
+) -> Expr | None:
+    """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it.
+    place: which it is of how many that stand together. called: what the text calls, where the equation does not say that."""
+    made = _said(w, equation, value, times, place, called)
+    return None if made is None else _in_words(w, *made)
+
+
+def _said(
     w: _Function,
     equation: Equation,
     value: float,
     times: int = 1,
     place: tuple[int, int] = (0, 0),
-    is_any: bool = False,
     called: str = "",
-) -> Expr | None:
-    """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it.
-    place: which it is of how many that stand together. is_any: whether sizes that follow the inputs may be read
-    off variables. called: what the text calls, where the equation does not say that."""
+    is_any: bool = False,
+) -> tuple[SaidNumber, Shapes | None, Mapping[str, str]] | None:
+    """The same, before anything of it is written. is_any: whether sizes that follow the inputs may be read off variables."""
     site = None if equation.origin is None else w.module.provenance.site(equation.origin)
     avals = [a.aval for a in (*equation.inputs, *equation.outputs) if a is not None]
     if site is None:
@@ -256,7 +267,7 @@ def author_number(
     shapes, variables = _shapes(w, site, is_any)
     called = called or getattr(equation.callee, "name", "")
     said = said_number(site, called, avals, value, times, place, shapes)
-    return None if said is None else _in_words(w, said, shapes, variables)
+    return None if said is None else (said, shapes, variables)
 
 
 def _shapes(w: _Function, site: Site, is_any: bool = False) -> tuple[Shapes | None, Mapping[str, str]]:
@@ -275,7 +286,7 @@ def _shapes(w: _Function, site: Site, is_any: bool = False) -> tuple[Shapes | No
                 return [None if n in following else n for n in getattr(array.aval, "shape", ())], variable.id
         return None
 
-    return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of, {}), called
+    return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of, None if is_any else {}), called
 
 
 def _in_words(w: _Function, said: SaidNumber, shapes: Shapes | None, variables: Mapping[str, str]) -> Expr:
@@ -283,9 +294,10 @@ def _in_words(w: _Function, said: SaidNumber, shapes: Shapes | None, variables: 
     written, numbers = said
     named: dict[str, str] = {}
     for name in dict.fromkeys(n.id for n in ast.walk(written) if isinstance(n, ast.Name)):
-        if shapes is not None and w.sizes is not None and name in shapes.named and name not in numbers:
-            made = shapes.named[name]
-            named[name] = w.sizes.bound(name, lambda made=made: _in_words(w, (made, numbers), shapes, variables)).id
+        made = None if shapes is None or name in numbers else (shapes.named or {}).get(name)
+        if made is not None and w.sizes is not None:
+            made = _in_words(w, (made, numbers), shapes, variables)
+            named[name] = w.sizes.bound(name, made).id
     return w.module.said(written, numbers, {**variables, **named})
 
 

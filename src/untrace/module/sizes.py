@@ -35,18 +35,8 @@ class Sizes:
     """
 
     __slots__ = (
-        "w",
-        "variable",
-        "fractions",
-        "names",
-        "words",
-        "outer",
-        "is_open",
-        "parameters",
-        "_named",
-        "_bound",
-        "_computed_once",
-    )
+        "w", "variable", "fractions", "names", "words", "outer", "is_open", "parameters", "_named", "_bound", "_computed_once",
+    )  # fmt: skip
 
     def __init__(self, w: Any, outer: Sizes | None = None):
         self.w = w
@@ -59,9 +49,8 @@ class Sizes:
         self.parameters: dict[int, Name] = {}
         self._named: dict[int, Name] = {}
         self._bound: set[int] = set()  # names that have their statement already
-        self._computed_once: dict[
-            str, tuple[Name, Expr | None]
-        ] = {}  # with what is to be written for it at the beginning
+        # By the author's name and what it is: the name here, and what is to be written for it at the beginning.
+        self._computed_once: dict[tuple[str, str], tuple[Name, Expr | None]] = {}
 
     def expression(self, size: int) -> Expr | None:
         """The source of a size that follows the inputs; None of any other number, and of one that nothing here gives."""
@@ -243,18 +232,18 @@ class Sizes:
             self.w.statements.append(Assign([name.id], way))
         return name
 
-    def bound(self, word: str, made: Callable[[], Expr]) -> Name:
+    def bound(self, word: str, way: Expr) -> Name:
         """The author's name for what he computes of sizes that follow no input: from the beginning where the parameters tell it,
         else from here on."""
-        if word not in self._computed_once:
-            way = made()
+        key = word, way.flat()
+        if key not in self._computed_once:
             name = Name(self.w.scope.fresh(identifier(word, "size")))
-            told = {self.w.names[v].flat() for v in self.w.sized} | {n.id for n, _ in self._computed_once.values()}
-            is_told = told.issuperset(reads(way))
-            self._computed_once[word] = name, way if is_told else None
+            told = {self.w.names[v].flat() for v in self.w.sized if v in self.w.names}
+            is_told = told.union(n.id for n, _ in self._computed_once.values()).issuperset(reads(way))
+            self._computed_once[key] = name, way if is_told else None
             if not is_told:
                 self.w.statements.append(Assign([name.id], way))
-        return self._computed_once[word][0]
+        return self._computed_once[key][0]
 
     def _name(self, size: int) -> Name:
         """The author's word for a size, from here on: that of a function around this one, where that is given the size."""
@@ -344,10 +333,10 @@ class Sizes:
                 by_value.setdefault(known[size][0], {})[known[size][1]] = name
             else:
                 rest.append((size, name))
-        for word, (name, way) in self._computed_once.items():
+        for key, (name, way) in self._computed_once.items():
             if way is not None and (place := self._told_by(way)) is not None:
-                by_value.setdefault(place[0], {})[place[1]] = name
-                self._computed_once[word] = name, None
+                if by_value.setdefault(place[0], {}).setdefault(place[1], name) is name:
+                    self._computed_once[key] = name, None
         for value, axes in by_value.items():
             rank = len(value.aval.shape)
             if len(axes) > 1 and rank <= _LONGEST_SHAPE:
@@ -359,10 +348,10 @@ class Sizes:
             way = self._way(size)
             assert way is not None  # a size that has a name was found
             statements.append(Assign([name.id], way))
-        for word, (name, way) in self._computed_once.items():
+        for key, (name, way) in self._computed_once.items():
             if way is not None:
                 statements.append(Assign([name.id], way))
-                self._computed_once[word] = name, None
+                self._computed_once[key] = name, None
         return statements
 
 

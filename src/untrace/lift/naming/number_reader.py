@@ -52,17 +52,17 @@ class Turn(NamedTuple):
 class Shapes(NamedTuple):
     """The shapes of the arrays that variables are, in the function of so many frames, and what they are called in its text; of a
     variable that is none there, None, as of a size that follows the inputs. `named`: gets the sizes that have names of the author's
-    there, by these."""
+    there, by these; None where such are to be said as what they are."""
 
     depth: int
     is_mapped: bool  # whether they may have an axis more than its author sees
     of: Callable[[str], tuple[Sequence[int | None], str] | None]
-    named: dict[str, ast.expr]
+    named: dict[str, ast.expr] | None
 
     def is_of(self, written: ast.expr) -> bool:
         """Whether an expression is made of one of them."""
         return any(
-            isinstance(n, ast.Attribute) and n.attr == "shape" or isinstance(n, ast.Name) and n.id in self.named
+            isinstance(n, ast.Attribute) and n.attr == "shape" or isinstance(n, ast.Name) and n.id in (self.named or ())
             for n in ast.walk(written)
         )
 
@@ -112,8 +112,9 @@ class NumberReader:
                 except NoNumber:
                     return self._passed(name, scope)
                 found, written = self.value(*meaning)
-                if self.shapes is not None and meaning[1] == scope and self.shapes.is_of(written):
-                    self.shapes.named[name] = written
+                named = None if self.shapes is None or not self.shapes.is_of(written) else self.shapes.named
+                if named is not None and meaning[1] == scope:
+                    named[name] = written
                     return found, ast.Name(name)
                 return found, written
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.has_global(name):
