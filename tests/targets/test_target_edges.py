@@ -139,3 +139,30 @@ def test_what_is_the_same_of_many_numbers_is_tried_of_few(target, fn, dtype):
     check(x)
     check(x[:, :3])
     check(x[:2])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_bound_of_truths(target):
+    x = jnp.array([[True, False, True]])
+    _same(target, lambda x: (jnp.maximum(x, False), jnp.minimum(True, x), jnp.max(x, initial=False, where=x)), x)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+def test_integers_in_c_compile_without_a_warning_under_a_sanitizer_too(dtype):
+    from untrace.targets.c.compiled import STRICT, build
+
+    info = np.iinfo(dtype)
+    values = np.array([info.min, info.max, 0, 1, -1 if info.min else info.max - 1, 2, 7], dtype)
+    x, y = (a.ravel() for a in np.meshgrid(values, values))
+    shifts = (lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic)
+
+    def f(x, y):
+        return lax.div(x, y), lax.rem(x, y), x // y, x % y, lax.sign(x), jnp.abs(x), [s(x, y) for s in shifts]
+
+    build(_same("c", f, x, y).program, (*STRICT, "-O1", "-fsanitize=undefined"))
+
+
+def test_an_unused_parameter_in_c_may_have_the_name_of_a_field():
+    from untrace.targets.c.compiled import STRICT, build
+
+    build(_same("c", lambda x, i: {"i": x * 2}, np.ones(3, np.float32), np.ones(2, np.float32)).program, STRICT)
