@@ -10,7 +10,7 @@ the C file, `compile` is the compiler's time for it. The pendulum is there twice
 and by derivatives of its energies, which each side takes itself.
 
 Then a network of two layers of 1,024 beside XLA on one core, by the text's own products and, where scipy-openblas32 is, by that
-BLAS; and functions of less than 1,000 operations called from Python: `.compile()` beside a jitted call, both from NumPy's
+BLAS; and functions of less than 1,000 operations called from Python: `.compile(reuse=True)` beside a jitted call, both from NumPy's
 arrays to a result that is there. The exit status is 1 where a goal of the table is missed.
 """
 
@@ -227,7 +227,7 @@ def called_from_python(options: argparse.Namespace) -> list[dict[str, Any]]:
         name = f"{pair.name}, called"
         if not re.search(options.only, name):
             continue
-        made, jitted = untrace.decompile(pair.fn, target="c")(*pair.args).compile(), jax.jit(pair.fn)
+        made, jitted = untrace.decompile(pair.fn, target="c")(*pair.args).compile(reuse=True), jax.jit(pair.fn)
 
         def once(fn: Callable[..., Any], args: Sequence[Any] = pair.args) -> float:
             start = time.perf_counter()

@@ -470,6 +470,8 @@ SECTIONS = (
         "Texts have no warning of gcc or clang under `-std=c11 -pedantic -Wall -Wextra -Wconversion -Wshadow "
         "-Wmissing-prototypes`, export the entry and its large tables alone, and are run under address and undefined-behaviour "
         "sanitizers, on edge values too: `python bench/targets.py --target c --corpus --sample 300 --cc clang --sanitize`. "
+        "Compiled and called from Python (`.compile()`), a text gives new arrays with each call; with `.compile(reuse=True)` it gives "
+        "the same ones, which is faster and writes over what an earlier call gave: copy what you keep. Numbers are never written over. "
         "A primitive without a rule is written as JAX runs it, where that is code of JAX's own. What cannot be expressed is "
         "refused before anything is written, with your lines.",
         {name: title for name, title in FAMILIES.items() if name not in ("integers", "control", "plain")}

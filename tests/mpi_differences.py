@@ -26,7 +26,8 @@ DIFFERENCES = (
         "`float16` and `bfloat16`",
         "are added in `float32`, and rounded",
         "has no type for them",
-        "added in `float32`; what is only moved, as words of 16 bits",
+        "added in `float32`; what is only moved, as words of 16 bits. NumPy's files have no name for `bfloat16`: in `outputs.npz` "
+        "it is `V2`, and `array.view(ml_dtypes.bfloat16)` reads it",
     ),
     (
         "truth values",

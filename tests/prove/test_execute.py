@@ -85,3 +85,21 @@ def test_equal_numbers_become_others(dtype):
     found = np.asarray(distinct(np.zeros((16, 256), dtype), np.random.default_rng(0)))
     assert found.dtype == dtype and np.unique(found).size == found.size
     assert np.array_equal(distinct(np.zeros(300, np.int8), np.random.default_rng(0)), np.zeros(300, np.int8))
+
+
+def test_a_narrow_type_has_few_units_that_are_close():
+    """1,024 units in the last place of float16 are all of the number: dividing by n - 1 was within them."""
+    x = jnp.arange(16, dtype=jnp.float16)
+    for dtype in (jnp.float16, jnp.bfloat16, jnp.float32):
+        text = lambda x: [np.asarray((x.astype(np.float64).var(ddof=1)).astype(x.dtype))]  # noqa: E731
+        found = checked(lambda x: [jnp.var(x)], lambda x: [jnp.var(x)], text, [x.astype(dtype)], NAMES[:1])
+        assert found.level == "unproven"
+
+
+def test_a_number_is_tried_where_it_is_no_place_in_an_array():
+    def text(x, i):
+        return [x[i]]
+
+    for number in (jnp.int32(1), 1):
+        found = checked(lambda x, i: [x[i]], lambda x, i: [x[i]], text, [jnp.arange(3.0), number], NAMES[:1])
+        assert found.level == "unproven" and "out of bounds" in found.detail

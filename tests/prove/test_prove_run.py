@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from untrace.prove.run import compare_runs, same_bits, ulps_apart, weaker_proof
+from untrace.prove.run import close_ulps, compare_runs, same_bits, ulps_apart, weaker_proof
 from untrace.prove.sample import (
     CannotSample,
     LeafType,
@@ -258,3 +258,10 @@ def test_what_callbacks_raise_on_sampled_inputs_is_not_logged(caplog):
 
     compare_runs(fn, lambda x: fn(x), [jnp.zeros(2)], samples=4)
     assert not caplog.records
+
+
+def test_how_far_apart_results_are_close_depends_on_their_type():
+    assert [close_ulps(t) for t in (jnp.float32, jnp.float16, jnp.bfloat16)] == [1024, 64, 8]
+    x = jnp.float16(1.0)
+    assert not compare_runs(lambda x: x, lambda x: x * jnp.float16(1.1), [x], samples=4).close
+    assert compare_runs(lambda x: x, lambda x: x * jnp.float16(1.01), [x], samples=3).close

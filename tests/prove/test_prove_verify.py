@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import untrace
 from untrace._errors import CaptureError
 from untrace.prove.verify import verify
 
@@ -147,3 +148,13 @@ def test_partial_and_numpy_arguments():
     ones = np.ones((2, 3), np.float32)
     f = functools.partial(original, y=ones)
     assert verify(f, lambda x: original(x, ones.copy()))(ones)
+
+
+@pytest.mark.parametrize("target", ["numpy", "torch"])
+def test_a_text_of_another_target_is_said_to_be_one(target):
+    if target == "torch":
+        pytest.importorskip("torch")
+    fn, x = lambda x: jnp.mean(x * 2.0), jnp.ones((2, 3))
+    text = untrace.decompile(fn, target=target)(x)
+    with pytest.raises(untrace.CaptureError, match="the edited function computes by another library than JAX"):
+        untrace.verify(getattr(text.module, text.name), fn)(x)

@@ -350,7 +350,7 @@ def test_two_names_of_one_word_are_two():
 
 def test_a_compiled_program_keeps_its_memory():
     text = written(attention, *(np.ones((3, 4), np.float32),) * 3)
-    fast = text.compile()
+    fast = text.compile(reuse=True)
     args = [np.random.default_rng(k).normal(size=(3, 4)).astype(np.float32) for k in range(3)]
     first = fast(*args)
     np.testing.assert_allclose(first, attention(*args), rtol=1e-5)
@@ -360,6 +360,21 @@ def test_a_compiled_program_keeps_its_memory():
     fast.run()
     np.testing.assert_allclose(fast.outputs[0], attention(*[a + 1 for a in args]), rtol=1e-5)
     np.testing.assert_allclose(text.compile(native=True)(*args), attention(*args), rtol=1e-4)
+
+
+def test_a_call_of_a_compiled_program_leaves_what_an_earlier_one_gave():
+    text = written(lambda x: {"a": x + 1, "b": x.sum()}, np.ones(3, np.float32))
+    for native in (False, True):
+        made = text.compile(native=native)
+        first, _ = made(np.zeros(3, np.float32)), made(np.full(3, 5, np.float32))
+        np.testing.assert_array_equal(first["a"], np.ones(3))
+        assert first["b"] == 0
+    for made in (text.compile(reuse=True), text):  # numbers are never written over
+        first, _ = made(np.zeros(3, np.float32)), made(np.full(3, 5, np.float32))
+        assert first["b"] == 0
+    squared = written(lambda x: x * x, np.float32(1)).compile(reuse=True)
+    assert (squared(2.0), squared(3.0)) == (4, 9)
+    assert "WRITES OVER" in (type(text).compile.__doc__ or "")
 
 
 def test_other_types_and_shapes_are_refused():

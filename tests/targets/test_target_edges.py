@@ -92,3 +92,77 @@ def test_a_product_of_integers_as_narrow_floats_is_summed_in_wider_ones(target):
 
     r = np.random.default_rng(0)
     _same(target, product, *[r.integers(-9, 9, shape).astype(np.int8) for shape in ((4, 60), (60, 3))])
+
+
+EAGER = [target for target in TARGETS if target != "c"]
+
+
+def _follows(target, fn, *args):
+    """The text in any size, and what it is on others."""
+    text = untrace.decompile(fn, target=target)(*args)
+
+    def check(*others):
+        wanted = jax.tree.leaves(jax.jit(fn)(*others))
+        given = jax.tree.map(np.asarray, others)
+        if target == "torch":
+            import torch
+
+            given = jax.tree.map(lambda a: torch.tensor(np.array(a, np.float32)).to(torch.float16) if a.dtype == np.float16
+                                 else torch.tensor(np.array(a)), given)  # fmt: skip
+        for found, expected in zip(jax.tree.leaves(text(*given)), wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=2e-3)
+
+    return check
+
+
+@pytest.mark.parametrize("target", EAGER)
+@pytest.mark.parametrize("size", [2**31 - 1, 99, 11, -12, -(2**31)])
+def test_a_number_that_is_a_place_in_a_part_of_a_tree_may_be_outside(target, size):
+    """Sizes are tried large, and of one number in a large sample none was outside."""
+    cases = {
+        "row": lambda p, i: p["x"][i] @ p["w"],
+        "column": lambda p, i: p["x"][2:5, i] + p["w"].sum(),
+        "taken": lambda p, i: jnp.take(p["x"], i, axis=0) @ p["w"],
+    }
+    params = {"x": jnp.arange(88.0).reshape(11, 8), "w": jnp.ones((8, 8))}
+    for fn in cases.values():
+        _follows(target, fn, params, jnp.int32(1))(params, jnp.int32(size))
+
+
+@pytest.mark.parametrize("target", EAGER)
+@pytest.mark.parametrize("fn", [jnp.var, jnp.median, jnp.std])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_is_the_same_of_many_numbers_is_tried_of_few(target, fn, dtype):
+    """PyTorch's `var` divides by n - 1, and its `median` is the lower one of two."""
+    x = jnp.asarray([[1, 2, 3, 10.0]] * 3, dtype) * jnp.arange(1, 4).astype(dtype)[:, None]
+    check = _follows(target, lambda x: fn(x), x)
+    check(x)
+    check(x[:, :3])
+    check(x[:2])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_bound_of_truths(target):
+    x = jnp.array([[True, False, True]])
+    _same(target, lambda x: (jnp.maximum(x, False), jnp.minimum(True, x), jnp.max(x, initial=False, where=x)), x)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
+def test_integers_in_c_compile_without_a_warning_under_a_sanitizer_too(dtype):
+    from untrace.targets.c.compiled import STRICT, build
+
+    info = np.iinfo(dtype)
+    values = np.array([info.min, info.max, 0, 1, -1 if info.min else info.max - 1, 2, 7], dtype)
+    x, y = (a.ravel() for a in np.meshgrid(values, values))
+    shifts = (lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic)
+
+    def f(x, y):
+        return lax.div(x, y), lax.rem(x, y), x // y, x % y, lax.sign(x), jnp.abs(x), [s(x, y) for s in shifts]
+
+    build(_same("c", f, x, y).program, (*STRICT, "-O1", "-fsanitize=undefined"))
+
+
+def test_an_unused_parameter_in_c_may_have_the_name_of_a_field():
+    from untrace.targets.c.compiled import STRICT, build
+
+    build(_same("c", lambda x, i: {"i": x * 2}, np.ones(3, np.float32), np.ones(2, np.float32)).program, STRICT)

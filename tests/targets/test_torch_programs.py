@@ -349,3 +349,20 @@ def test_the_command_line_writes_it(tmp_path: Path, capsys: pytest.CaptureFixtur
     source.write_text("import jax.numpy as jnp\ndef f(x):\n    return jnp.sin(x) * 2\n")
     assert main(["show", f"{source}:f", "f32[3]", "--to", "torch"]) == 0
     assert "torch.sin(x) * 2.0" in capsys.readouterr().out
+
+
+def test_turns_of_an_axis_are_pytorchs():
+    def program(x):
+        return jnp.roll(x, 1, axis=0) + jnp.roll(x, (1, -2), axis=(0, 1)) + jnp.roll(x, 3)
+
+    x, other = floats(4, 5), floats(7, 9)
+    text = untrace.decompile(program, target="torch")(x)
+    assert text.source.count("torch.roll(") == 3 and "torch.cat" not in text.source
+    np.testing.assert_allclose(text(other), program(other), rtol=1e-6)
+
+
+def test_what_a_number_of_a_library_chooses_is_chosen():
+    x = floats(4, 5)
+    text = untrace.decompile(lambda x, i: x[i] * 2.0, target="torch")(x, jnp.int32(1))
+    assert "torch.tensor(" not in text.source.partition("def _")[0]
+    np.testing.assert_allclose(text(x, np.int32(9)), x[3] * 2.0)

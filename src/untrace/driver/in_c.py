@@ -34,16 +34,19 @@ _SECONDS = 10.0  # that a call may take on a sampled input
 
 @dataclass(eq=False)
 class Compiled:
-    """A compiled program that keeps its memory: a call copies the arguments in, and gives the same arrays each time.
+    """A compiled program that keeps its memory: a call copies the arguments in, and the results out.
 
-    `inputs`, `outputs`: the leaves of arguments and result where they stand; `run()` calls the function on them.
+    `inputs`, `outputs`: the leaves of arguments and result where they stand; `run()` calls the function on them. reuse: a call
+    gives the arrays of `outputs` themselves, WHICH THE NEXT CALL WRITES OVER; only numbers (of no axes) are copied then.
     """
 
     prepared: Prepared
     arguments: jax.tree_util.PyTreeDef
     result: jax.tree_util.PyTreeDef
+    reuse: bool = False
 
     def __post_init__(self) -> None:
+        self._copies = not self.reuse or not all(place.shape for place in self.outputs)
         leaves = jax.tree.structure(((0,) * self.arguments.num_leaves, {}))
         self._places = [(place, place.dtype, place.shape) for place in self.inputs] if self.arguments == leaves else []
         self._unflatten = self.result.unflatten
@@ -61,7 +64,7 @@ class Compiled:
         self.prepared.call()
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        """The result on these arguments, in arrays that the next call writes to again."""
+        """The result on these arguments: in arrays of its own, or with `reuse` in those that the next call writes over."""
         if kwargs or len(args) != len(self._places):
             self._fill_all(args, kwargs)
         else:  # a call of a small function takes about as long as this loop does
@@ -71,7 +74,10 @@ class Compiled:
                     break
                 place[...] = leaf
         self.prepared.call()
-        return self._unflatten(self.prepared.outputs)
+        outputs = self.prepared.outputs
+        if self._copies:
+            outputs = [place if self.reuse and place.shape else place.copy() for place in outputs]
+        return self._unflatten(outputs)
 
     def _fill_all(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None:
         leaves, tree = jax.tree.flatten((args, kwargs))
@@ -99,16 +105,20 @@ class InC:
     target: str = "c"
     _compiled: Compiled | None = field(repr=False, default=None)
 
-    def compile(self, native: bool = False) -> Compiled:
-        """The text compiled as it was proven, or with all that this machine has (native), which may round otherwise."""
+    def compile(self, native: bool = False, reuse: bool = False) -> Compiled:
+        """The text compiled as it was proven, or with all that this machine has (native), which may round otherwise.
+
+        Each call gives arrays of its own. With `reuse` it gives the same arrays each time, which is faster, and WRITES OVER what
+        an earlier call gave: copy what you keep.
+        """
         library = build(self.program, NATIVE if native else EXACT)
-        return Compiled(Prepared(self.program, library), self.arguments, self.result)
+        return Compiled(Prepared(self.program, library), self.arguments, self.result, reuse)
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs the text on the original's arguments; returns the original's pytree, of NumPy's arrays."""
         if self._compiled is None:
             self._compiled = self.compile()
-        return jax.tree.map(np.copy, self._compiled(*args, **kwargs))
+        return self._compiled(*args, **kwargs)
 
     def _repr_html_(self) -> str:
         """For notebooks: what was proven, and the highlighted source."""

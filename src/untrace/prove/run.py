@@ -16,7 +16,15 @@ from untrace.prove.report import Proof
 from untrace.prove.sample import CannotSample, sample_inputs
 
 CLOSE_ULPS = 1024
-"""Further apart than this, results are called different, not close."""
+"""Further apart than this, results are called different, not close; see `close_ulps`."""
+
+
+def close_ulps(dtype: Any) -> float:
+    """How many units in the last place results may be apart, and still be close: never more than a sixteenth of the number,
+    which are few units of a narrow type."""
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return CLOSE_ULPS
+    return min(CLOSE_ULPS, max(1.0, 1 / 16 / float(jnp.finfo(dtype).eps)))
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class LeafDifference:
     NaN meets a number; -0.0 and 0.0 are 0 apart, though their bits differ. `not_finite` is the first
     pair of values that no number of ULPs says anything about, `not_finite_count` how many there are
     in `not_finite_samples` of the samples, and `finite_ulp` the distance of all the others.
-    `type_difference` says how shape, dtype or weak type differ, in words.
+    `type_difference` says how shape, dtype or weak type differ, in words; `limit` how far apart values of that dtype are close.
     """
 
     path: str
@@ -50,6 +58,7 @@ class LeafDifference:
     not_finite_count: int = 0
     not_finite_samples: int = 0
     finite_ulp: float = 0.0
+    limit: float = CLOSE_ULPS
 
     def __str__(self) -> str:
         if self.type_difference:
@@ -80,7 +89,7 @@ class RunComparison:
     @property
     def close(self) -> bool:
         """Whether all differences are small and none is between finite and not finite."""
-        return all(not d.type_difference and d.not_finite is None and d.max_ulp <= CLOSE_ULPS for d in self.differences)
+        return all(not d.type_difference and d.not_finite is None and d.max_ulp <= d.limit for d in self.differences)
 
 
 @jax_compat.quiet_callbacks()
@@ -165,6 +174,7 @@ def update_difference(
         not_finite_count=old.not_finite_count + count,
         not_finite_samples=old.not_finite_samples + bool(count),
         finite_ulp=max(old.finite_ulp, float(finite.max()) if finite.size else 0.0),
+        limit=close_ulps(a.dtype),
     )
 
 

@@ -132,6 +132,11 @@ def _trace(function: Callable[..., Any], leaves: Sequence[Any], which: str) -> t
     try:
         return jax.make_jaxpr(function, return_shape=True)(*leaves)
     except Exception as error:  # the function is the user's
+        if type(error) is jax.errors.TracerArrayConversionError or "Tracer has no attribute" in str(error):
+            raise CaptureError(
+                f"the {which} function computes by another library than JAX, as a text for NumPy or PyTorch does: `verify` compares "
+                "functions of JAX. Such a text is run beside its original when it is written, and says how close it is."
+            ) from error
         raise CaptureError(
             f"the {which} function cannot be traced with these arguments: {type(error).__name__}: {error}"
         ) from error

@@ -255,7 +255,9 @@ def signature_in_header(
 
 def _unused(bodies: list[str], names: Sequence[str]) -> None:
     """A parameter on which nothing depends, and a result without elements, is said to be so."""
-    text = bodies[-1].partition("\n{\n")[2]
+    text = re.sub(
+        r"/\*.*?\*/|(->|\.)\w+", "", bodies[-1].partition("\n{\n")[2], flags=re.DOTALL
+    )  # fields have other names
     idle = [name for name in names if not re.search(rf"\b{name}\b", text)]
     if idle:
         lines = "\n".join([f"    (void){n};" for n in idle])

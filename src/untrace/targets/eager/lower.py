@@ -126,8 +126,8 @@ class _Lowering:
                 new[output] = number
             else:
                 self._equation(equation, inputs, found, new)
-        function.equations = found
         function.results = [_read(new, a) for a in function.results]
+        function.equations = _read_later(found, function.results) if self.in_library else found
 
     def _equation(
         self, equation: Equation, inputs: Sequence[Atom], found: list[Equation], new: dict[Value, Atom]
@@ -276,6 +276,21 @@ def _for_solvers(function: Function) -> set[Value]:
             if type(atom) is Value:
                 (read if passes or place in solves else other).add(atom)
     return read - other
+
+
+def _read_later(equations: Sequence[Equation], results: Sequence[Atom]) -> list[Equation]:
+    """The equations without primitives of which nothing reads what they give: cases that a number did not choose."""
+    read: set[Atom] = set(results)
+    kept: list[Equation] = []
+    for equation in reversed(equations):
+        if (
+            type(equation.callee) is not Primitive
+            or equation.effects
+            or not read.isdisjoint(filter(None, equation.outputs))
+        ):
+            kept.append(equation)
+            read.update(equation.inputs)
+    return kept[::-1]
 
 
 def _primitives(equation: Equation) -> set[str]:

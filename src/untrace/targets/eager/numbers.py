@@ -23,11 +23,13 @@ _NUMBERS = "biuf"  # kinds of dtypes
 def folded(equation: Equation, inputs: Sequence[Atom], sizes: SizeNumbers | None) -> Atom | None:
     """What an equation gives where its operands are numbers, or one of them says which it is; None of others. Numbers that
     follow sizes stay: they are others where these are."""
-    if type(equation.callee) is not Primitive or len(equation.outputs) != 1 or equation.callee.name not in _EXACT:
+    if type(equation.callee) is not Primitive or len(equation.outputs) != 1:
         return None
     numbers = [_number(a, sizes) for a in inputs]
     if equation.callee.name == "select_n" and numbers[0] is not None:
         return inputs[1 + int(numbers[0])]
+    if equation.callee.name not in _EXACT:
+        return None
     if equation.callee.name == "div" and numbers[1] == 1:
         return inputs[0]
     output = equation.outputs[0]

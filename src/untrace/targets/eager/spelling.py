@@ -6,6 +6,7 @@ call is tried on samples of its own types, edge values among them. What differs 
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,8 +29,9 @@ _LARGE = 1 << 13
 _SLOW = 1 << 24  # multiplications of integers, for which libraries have no fast product
 _SLOW_FUNCTIONS = frozenset("igamma igammac igamma_grad_a regularized_incomplete_beta polygamma zeta".split())
 _SHORT = 64
-_LEAST = 3  # a size that is small, and no bound of broadcasting
+_LEASTS = (3, 4)  # sizes that are small, and no bound of broadcasting: a median is another one of an even number
 _SAMPLES = 10
+_PLAIN_SAMPLES = (0, 2, 6, 8, 9)  # recipes of `draw` without edge values
 _FEW = 4
 _SAMPLES_OF_ONE = 16
 _PLAIN = 0  # the recipe of `draw` for common values
@@ -80,16 +82,43 @@ def _agree(
     inputs: Sequence[Atom],
     outputs: Sequence[Value | None],
 ) -> bool:
-    """Whether a call gives the types and, but for rounding, the values that the one that was called has in JAX."""
+    """Whether a call gives the types and, but for rounding, the values that the one that was called has in JAX.
+
+    At its own sizes, and where those are large, at small ones: of a large array no sample has all the edge values, and
+    `n - 1` of them are as good as `n`.
+    """
+    avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in inputs if type(a) is Value]
+    is_small = all(np.prod(a.shape, initial=1) <= _LARGEST for a in avals)
+    original = resolve(called.name) if any(np.prod(a.shape, initial=1) > _LARGE for a in avals) else None
+    small = [sizes for least in _LEASTS if (sizes := _smallest(called, inputs, least))] if original is not None else []
+    tried = functools.partial(_agree_at, library, candidate, called, inputs, len(outputs))
+    found = [tried(sizes, original, is_plain=is_small) for sizes in small]
+    if False in found or not is_small:
+        return False not in found and True in found
+    return bool(tried(_shorter(called, inputs), None))
+
+
+def _agree_at(
+    library: ArrayLibrary,
+    candidate: Candidate,
+    called: Library,
+    inputs: Sequence[Atom],
+    results: int,
+    sizes: Mapping[int, int],
+    original: Callable[..., Any] | None,
+    is_plain: bool = False,
+) -> bool | None:
+    """The same with other sizes, of JAX's function itself (original), which may not take these (None), or of its body.
+
+    is_plain: without edge values, of which sums of a few numbers overflow in one order and not in another.
+    """
     callee = candidate.callee
     variables = [i for i, a in enumerate(inputs) if type(a) is Value]
-    avals = [jax.ShapeDtypeStruct(inputs[i].aval.shape, inputs[i].aval.dtype) for i in variables]
-    is_small = all(np.prod(a.shape, initial=1) <= _LARGEST for a in avals)
-    original = resolve(called.name) if not is_small else None
-    short = _shorter(called, inputs) if is_small else _smallest(called, inputs)
-    avals = [jax.ShapeDtypeStruct([short.get(n, n) for n in a.shape], a.dtype) for a in avals]
-    if any(np.prod(a.shape, initial=1) > _LARGEST for a in avals) or not is_small and original is None:
-        return False
+    avals = [
+        jax.ShapeDtypeStruct([sizes.get(n, n) for n in inputs[i].aval.shape], inputs[i].aval.dtype) for i in variables
+    ]
+    if any(np.prod(a.shape, initial=1) > _LARGEST for a in avals):
+        return None
     arrays: list[Any] = [_value(a) for a in inputs]
 
     def run(own: Sequence[Any]) -> Any:
@@ -97,16 +126,20 @@ def _agree(
 
     is_tracked = False
     try:
-        for sample in _samples(avals):
+        for sample in _samples(avals, is_plain):
             if has_extremes(sample) and may_not_end(callee.body):
                 continue
             for place, value in zip(variables, sample, strict=True):
                 arrays[place] = np.asarray(value)[()]
-            expected = (
-                evaluate(callee.body, *arrays)
-                if original is None
-                else jax.tree.leaves(_called(original, called, list(map(_of_jax, arrays)), jnp.asarray, np.dtype))
-            )
+            if original is None:
+                expected = evaluate(callee.body, *arrays)
+            else:
+                try:
+                    expected = jax.tree.leaves(
+                        _called(original, called, list(map(_of_jax, arrays)), jnp.asarray, np.dtype)
+                    )
+                except Exception:  # its sizes belong together, or it speaks of them in some way
+                    return None
             own = [library.into(a) if isinstance(a, np.ndarray | np.generic) else a for a in arrays]
             with library.quietly(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -115,7 +148,7 @@ def _agree(
                 found = run(own)
                 if library.goes_back is not None and not is_tracked:
                     is_tracked = library.goes_back(run, own)
-            parts = [found] if len(outputs) == 1 and callee.name != "unpack" else list(found)
+            parts = [found] if results == 1 and callee.name != "unpack" else list(found)
             if len(parts) != len(expected):
                 return False
             wanted = [library.out_of(library.into(np.asarray(e))) for e in expected]
@@ -142,12 +175,12 @@ def _shorter(callee: Library, inputs: Sequence[Atom]) -> dict[int, int]:
     return {n: _SHORT + 1 + rank for rank, n in enumerate(large)}
 
 
-def _smallest(callee: Library, inputs: Sequence[Atom]) -> dict[int, int]:
-    """Sizes to try a call at whose arrays are too large, where its arguments speak of no size: it has no body for these, but the
+def _smallest(callee: Library, inputs: Sequence[Atom], least: int) -> dict[int, int]:
+    """Sizes to try a call at whose arrays are large, where its arguments speak of no size: it has no body for these, but the
     library's own function gives what it would."""
     sizes = sorted({n for a in inputs for n in getattr(a.aval, "shape", ()) if n > _SHORT})
     said = set(filter(_is_integer, jax.tree.leaves((callee.args, callee.kwargs))))
-    return {} if said.intersection(sizes) else {n: _LEAST + rank for rank, n in enumerate(sizes)}
+    return {} if said.intersection(sizes) else {n: least + rank for rank, n in enumerate(sizes)}
 
 
 def _is_slow(equation: Equation) -> bool:
@@ -163,17 +196,23 @@ def _is_integer(value: object) -> bool:
     return type(value) is int
 
 
-def _samples(avals: Sequence[jax.ShapeDtypeStruct]) -> Iterator[Sequence[Any]]:
-    """Operands to try a call on; of large ones a set of plain numbers, and one with edge values among the others."""
-    if all(np.prod(a.shape, initial=1) <= _LARGE for a in avals):
+def _samples(avals: Sequence[jax.ShapeDtypeStruct], is_plain: bool) -> Iterator[Sequence[Any]]:
+    """Operands to try a call on; of large ones a set of plain numbers, and one with edge values among the others. Integers beside
+    an array may be places in it, and are then outside of it as well."""
+    if all(np.prod(a.shape, initial=1) <= _LARGE for a in avals) and not is_plain:
         yield from sample_inputs(avals, samples=_SAMPLES, seed=1)
     if all(jax.dtypes.issubdtype(a.dtype, np.integer) for a in avals):  # of common values a product has a 0
         yield [np.full(a.shape, jnp.iinfo(a.dtype).max, a.dtype) for a in avals]
     generator = np.random.default_rng(1)
-    recipes = (_PLAIN, _SOME_EDGES)
-    if all(
-        np.prod(a.shape, initial=1) <= _LARGE for a in avals
-    ):  # of one number a few samples have hardly an edge value
+    numbers = [a for a in avals if not a.shape and jax.dtypes.issubdtype(a.dtype, np.integer)]
+    sizes = sorted({n for a in avals for n in a.shape}) if numbers else []
+    for number in [k for n in sizes for k in (n, -n - 1)] + [2**31 - 1, -(2**31)] * bool(sizes):
+        if all(jnp.iinfo(a.dtype).min <= number <= jnp.iinfo(a.dtype).max for a in numbers):
+            drawn = [draw(LeafType.of(a), _PLAIN, generator) for a in avals]
+            yield [np.asarray(number, a.dtype) if a in numbers else x for a, x in zip(avals, drawn, strict=True)]
+    recipes = _PLAIN_SAMPLES if is_plain else (_PLAIN, _SOME_EDGES)
+    if not is_plain and all(np.prod(a.shape, initial=1) <= _LARGE for a in avals):
+        # of one number a few samples have hardly an edge value
         recipes = (_EDGES,) * (_SAMPLES_OF_ONE if any(np.prod(a.shape, initial=1) <= _FEW for a in avals) else 0)
     for recipe in recipes:
         yield [draw(LeafType.of(a), recipe, generator) for a in avals]

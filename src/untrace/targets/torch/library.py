@@ -82,6 +82,9 @@ def _candidates(callee: Library) -> Iterator[Candidate]:
                 function = attribute(root, path.split(".")[1:])
                 if function is not None and path not in _UNTRIED:
                     yield from with_type(Candidate(Library(path, callee.args, kwargs, callee.body), function))
+                    if "dim" in kwargs:  # `torch.roll` has it in the plural
+                        plural = {"dims" if k == "dim" else k: v for k, v in kwargs.items()}
+                        yield Candidate(Library(path, callee.args, plural, callee.body), function)
                     axis = {} if "dim" in kwargs else _axis_by_default(callee.name)
                     if axis:  # PyTorch's `softmax` warns where no axis is said
                         yield Candidate(Library(path, callee.args, kwargs | axis, callee.body), function)

@@ -374,14 +374,14 @@ _OF_SIGNED = {
 /* What XLA gives: -1 for a division by zero. */
 static inline T div_S(T a, T b)
 {
-    return b == 0 ? (T)-1 : b == -1 ? (T)(0 - (U)a) : (T)(a / b);
+    return (T)(b == 0 ? -1 : b == -1 ? (T)(0 - (U)a) : a / b);
 }
 """,
     "rem": """
 /* What XLA gives: the number itself for a division by zero. */
 static inline T rem_S(T a, T b)
 {
-    return b == 0 ? a : b == -1 ? (T)0 : (T)(a % b);
+    return (T)(b == 0 ? a : b == -1 ? 0 : a % b);
 }
 """,
     "sign": """
@@ -393,7 +393,7 @@ static inline T sign_S(T x)
     "abs": """
 static inline T abs_S(T x)
 {
-    return x < 0 ? (T)(0 - (U)x) : x;
+    return (T)(x < 0 ? 0 - (U)x : (U)x);
 }
 """,
     "shift_right_arithmetic": """
@@ -401,7 +401,7 @@ static inline T abs_S(T x)
 static inline T shift_right_arithmetic_S(T a, T n)
 {
     const int by = (V)n < BITS ? (int)n : BITS - 1;
-    return a < 0 ? (T)~(T)(~a >> by) : (T)(a >> by);
+    return (T)(a < 0 ? ~(~a >> by) : a >> by);
 }
 """,
 }
@@ -410,14 +410,14 @@ _OF_UNSIGNED = {
 /* What XLA gives: all bits for a division by zero. */
 static inline T div_S(T a, T b)
 {
-    return b == 0 ? (T)HIGH : (T)(a / b);
+    return (T)(b == 0 ? HIGH : a / b);
 }
 """,
     "rem": """
 /* What XLA gives: the number itself for a division by zero. */
 static inline T rem_S(T a, T b)
 {
-    return b == 0 ? a : (T)(a % b);
+    return (T)(b == 0 ? a : a % b);
 }
 """,
     "sign": """

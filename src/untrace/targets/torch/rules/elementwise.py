@@ -65,7 +65,7 @@ def _extremum(name: str, bound: str) -> Any:
                 continue
             if known == (-np.inf if bound == "min" else np.inf):
                 return other
-            if not is_float(w.avals[0]):
+            if np.issubdtype(w.avals[0].dtype, np.integer):  # of truths there is no `clamp`
                 return w.method(other, "clamp", **{bound: number})
             return w.torch(name, other, w.tensor(place, number))
         return w.torch(name, x, y)
