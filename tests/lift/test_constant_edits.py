@@ -71,6 +71,11 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
         "1",
         "def fn(x):\n    i = jnp.arange(6)\n    return (i - K) % 2 + (i == K), jnp.full(6, K, jnp.int32) + i",
     ),
+    "steps_of_what_is_transposed": (
+        "3",
+        "4",
+        "def fn(x):\n    y = x.T\n    for _ in range(K):\n        a = y @ y.T\n        y = 0.1 * a @ y + y\n    return y.T",
+    ),
     "widths": ("1", "2", "def fn(x):\n    return jnp.pad(x, ((K, K), (0, 0))).sum(axis=0) * K"),
     "rest": ("2", "3", "def fn(x):\n    return x.reshape(K, -1).sum(1).sum() * K"),
     "first_carry": ("4.0", "3.0", "def fn(x):\n    return jax.lax.scan(lambda c, r: (c * K + r.sum(), c), K, x)"),

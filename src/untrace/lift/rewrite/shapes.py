@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from untrace import jax_compat
-from untrace.lift.rewrite.arithmetic import ELEMENTWISE, is_scalar_to_all
+from untrace.lift.rewrite.arithmetic import ELEMENTWISE, is_of_a_turn, is_scalar_to_all
 from untrace.lift.rewrite.common_subexpressions import author_chain
 from untrace.lift.rewrite.rematerialised_operands import INDEXED
 from untrace.lift.rewrite.simplify import Body, rewrite
@@ -22,7 +22,7 @@ def transposed_twice(body: Body, eqn: Any) -> Any:
     if order == tuple(range(len(order))):
         return eqn.invars[0]
     inner = body.maker(eqn.invars[0], "transpose")
-    if inner is None:
+    if inner is None or is_of_a_turn(body, eqn) and not is_of_a_turn(body, inner):  # of the first turn, unlike the others
         return None
     first = inner.params["permutation"]
     whole = tuple(int(first[i]) for i in order)
