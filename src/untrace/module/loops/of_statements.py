@@ -41,6 +41,7 @@ _MOST_ALIGNED = 8
 _LEAST_SAVED = 12  # tokens
 _NUMBERED_COST = 8
 _NAMED_CARRY = 10
+_IN_ORDER = 10
 
 
 def roll_statements(module: ModuleWriter, definitions: Sequence[Statement], provenance: Provenance) -> bool:
@@ -322,7 +323,8 @@ class _Roller:
         # The author's turn ends with what he gives a name to.
         carried = [[turns.at(k, place) for k in range(count)] for place in turns.carries]
         named = all(any(n in self.authors for n in row) for row in carried)
-        return saved + (_NAMED_CARRY if named else 0), made, notes
+        in_order = self._is_in_order(turns.turns[0])
+        return saved + (_NAMED_CARRY if named else 0) + (_IN_ORDER if in_order else 0), made, notes
 
     def author_loops(self, turns: Turns) -> list[AuthorLoop]:
         """The author's of which these may be the turns. What was taken out of another statement has that one's place in the
@@ -335,6 +337,12 @@ class _Roller:
         what he returns, which has no origin, is in none."""
         lines = [[{(f[-1].code, f[-1].line) for f in self._frames(s) if f} for s in turn] for turn in (one, other)]
         return any(a and a.isdisjoint(b) for a, b in zip(*lines, strict=False))
+
+    def _is_in_order(self, turn: Sequence[Statement]) -> bool:
+        """Whether a turn begins where the author's does, and not in the middle of one."""
+        frames = [f[-1] for s in turn for f in self._frames(s) if f]
+        lines = [f.line for f in frames if f.code is frames[0].code]
+        return lines == sorted(lines)
 
     def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
         """Where a statement comes from: a call of a function of the module from where its author made one."""
