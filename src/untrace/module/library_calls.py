@@ -154,10 +154,11 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
 
 def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
     """A number that follows sizes, for which there is an expression; by the author's, where that has fewer digits."""
-    named = _with_names(w, equation, found, _times(equation, int(value)) if type(value) is int else 1)
-    if not _numbers_in(named):
+    times = _times(equation, value) if type(value) is int else 1
+    named = _with_names(w, equation, found, times)
+    if not _numbers_in(named) or type(found) is Text:  # which is no size
         return named
-    made = _said(w, equation, value, is_any=True)
+    made = _said(w, equation, value, times, is_any=True)
     if made is None:
         return named
     sides = [side for n in ast.walk(made[0][0]) if isinstance(n, ast.BinOp) for side in (n.left, n.right)]
