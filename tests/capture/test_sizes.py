@@ -35,7 +35,7 @@ def body(d):
     "function, args, text, others",
     [
         (lambda x: x / x.shape[0], (f32(4, 3),), "x / x.shape[0]", [(f32(9, 2),)]),
-        (lambda x: x * x.shape[-1] ** -0.5, (f32(4, 8),), "x * x.shape[1] ** (-0.5)", [(f32(2, 3),)]),
+        (lambda x: x * x.shape[-1] ** -0.5, (f32(4, 8),), "x * x.shape[-1] ** (-0.5)", [(f32(2, 3),)]),
         (lambda x: x.reshape(x.shape[0], -1), (f32(4, 3, 2),), "x.reshape(x.shape[0], -1)", [(f32(5, 3, 2),)]),
         (lambda x: x + jnp.arange(x.shape[0]), (f32(4),), "jnp.arange(x.shape[0])", [(f32(9),)]),
         (lambda x: jnp.zeros(x.shape[:2]) + x[..., 0], (f32(4, 3, 2),), "x[..., 0]", [(f32(5, 6, 2),)]),
