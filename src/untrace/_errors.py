@@ -13,6 +13,8 @@ A message says what could not be done, where (the user's file and line), why, an
 
 from __future__ import annotations
 
+import re
+
 
 class UntraceError(Exception):
     """Base of every error that untrace raises on purpose."""
@@ -40,3 +42,8 @@ class OutputExistsError(UntraceError, FileExistsError):
 
 class ProofError(UntraceError):
     """The written text is not the same program, and no step could be taken back to make it so."""
+
+
+def raised_in(message: str) -> str:
+    """The exception at the end of a traceback that is in a message, `ValueError: too large`; "" where there is none."""
+    return next(iter(re.findall(r"^[A-Za-z_][\w.]*: .*", message, re.MULTILINE)[-1:]), "")

@@ -467,3 +467,16 @@ def test_what_a_callback_raises_is_said():
 
     with pytest.raises(untrace.CaptureError, match="calls back has raised on these values: ZeroDivisionError"):
         untrace.watch(with_host)(jnp.ones(3))
+
+
+def test_the_author_s_line_is_that_of_the_value():
+    def chained(x, w):
+        h = x @ w
+        h = h - 5.0
+        h = h * 1.5
+        h = jnp.log(h)
+        return h.sum() + h.max()
+
+    first = chained.__code__.co_firstlineno
+    found = untrace.watch(chained)(jnp.eye(3), jnp.ones((3, 3))).where_first_nonfinite()
+    assert found is not None and found.author.endswith(f":{first + 4}"), (found.author, found.statement)

@@ -24,10 +24,8 @@ _CONSTANT = (1, 2)  # those of zeros and of ones: matrices have no factors of th
 _FACTORS = frozenset({"cholesky", "lu", "qr", "geqrf", "householder_product", "eigh", "eig", "svd", "triangular_solve"})
 _EXPLAINED = 64  # times what one rounding of everything moves a result by, several may move it
 _EXPLAINED_NARROW = 4  # the same of a type of 16 bits, of which 64 units are a sixteenth or a half of the number
-_OUTSIDE = (
-    8,
-    9,
-)  # of the samples those where a number that may be a place in an array is outside of it, on either side
+# Of the samples those where a number that may be a place in an array is outside of it, on either side.
+_OUTSIDE = (8, 9)
 _LINES = 300_000  # of Python that a text runs on a sampled input
 
 

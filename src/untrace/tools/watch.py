@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 
 from untrace import jax_compat
 from untrace._api import Decompiled, decompile
-from untrace._errors import CaptureError, OptionError
+from untrace._errors import CaptureError, OptionError, raised_in
 from untrace._garbage import no_collections
 from untrace._places import place_of
 from untrace.capture.jaxpr import Importer
@@ -73,10 +72,9 @@ def watch(
 
 
 def _check(
-    words: object, turns: object, keep: object, records: object, to: object, options: Mapping[str, object]
+    words: Sequence[object], turns: object, keep: object, records: object, to: object, options: Mapping[str, object]
 ) -> None:
     """Raises OptionError for what is none of watch's options."""
-    assert isinstance(words, tuple)
     known = inspect.signature(decompile).parameters
     for name in options:
         if name not in known:
@@ -129,7 +127,7 @@ def _watched(
     except Exception as error:
         if not any("callback" in equation.primitive.name for equation in jax_compat.equations_in(closed)):
             raise
-        said = re.findall(r"^[A-Za-z_][\w.]*: .*", f"{type(error).__name__}: {error}", re.MULTILINE)[-1]
+        said = raised_in(f"{type(error).__name__}: {error}")
         raise CaptureError(f"a function that {text.name} calls back has raised on these values: {said}") from error
     result = jax.tree.unflatten(jax.tree.structure(shape), outputs)
     notes = _notes(text, collector)

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from untrace._errors import OptionError
+from untrace._errors import OptionError, raised_in
 from untrace.ir.types import Data
 from untrace.tools.minimize.case import Case
 from untrace.tools.minimize.runner import Died, Outcome, Raised, Ran, Runner, TimedOut
@@ -348,8 +348,8 @@ def _normal(message: str) -> str:
     """The first line of a message, and of a traceback in it the exception, without what differs between programs: numbers,
     addresses, names in quotes."""
     line, _, rest = message.strip().partition("\n")
-    raised = re.findall(r"^[A-Za-z_][\w.]*: .*", rest, re.MULTILINE) if "Traceback" in line else []
-    line = " ".join([line[:200], *[said[:200] for said in raised[-1:]]])
+    raised = raised_in(rest)[:200] if "Traceback" in line else ""
+    line = f"{line[:200]} {raised}".strip()
     return re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"|\[[^\]]*\]|%[\w.]+", "…", line)
 
 

@@ -27,8 +27,7 @@ from untrace.tools.minimize.worker import Answer, Request
 # With what JAX has by itself.
 _SETTINGS: Mapping[str, object] = {
     "jax_enable_x64": False, "jax_default_matmul_precision": None, "jax_default_prng_impl": "threefry2x32",
-    "jax_threefry_partitionable": True, "jax_numpy_dtype_promotion": "standard", "jax_debug_nans": False,
-    "jax_debug_infs": False,
+    "jax_threefry_partitionable": True, "jax_numpy_dtype_promotion": "standard",
 }  # fmt: skip
 WORKER = Path(__file__).with_name("worker.py")
 _STARTS = 120.0  # seconds in which a process has to import JAX

@@ -4,9 +4,8 @@ Needs JAX and nothing of untrace, so that another Python, with another JAX, can 
 multiprocessing.connection as its stdin and one as its stdout. It says `jax`, its version, and `process`, its number, when it is
 ready, and `died`, the exit status, when a program has ended it and another one is about to be. A request is a dict: `path` and
 `name` of a module's function, `args`, `callables` (what it calls back, pickled), `places` (where modules that those need may be
-found), `how` ("jit", "eager", "compile" or
-"predicate"), `settings` of jax.config, `predicate`. An answer is a dict with `outputs`, `seconds`, `holds`, or `raised`:
-(the exception's type, its message).
+found), `how` ("jit", "eager", "compile" or "predicate"), `settings` of jax.config, `predicate`. An answer is a dict with
+`outputs`, `seconds`, `holds`, or `raised`: (the exception's type, its message).
 """
 
 from __future__ import annotations
