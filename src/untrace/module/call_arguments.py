@@ -70,7 +70,8 @@ def function_of(
 ) -> Expr:
     """The author's function, defined in the module if it stands `alone`, else here, where it closes over `operands`."""
     role = "one" if type(equation.callee) is Map else "function"
-    hint = identifier(signature.name or function_hint(body, role, equation)[0], role)
+    own, authored = function_hint(body, role, equation)
+    hint = identifier(signature.name or own, role)
     inside = _all_called(body) if alone else ""
     if alone:
         # Before what is in it takes that name, unless that is the very function.
@@ -126,7 +127,8 @@ def function_of(
         return Name(
             placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type), own_name)
         )
-    definition = Def(own_name, params, [*inner.statements, BareReturn(value)])
+    is_named = authored and not signature.name
+    definition = Def(own_name, params, [*inner.statements, BareReturn(value)], is_named=is_named)
     text = _body_text(definition)
     around, between = w, []
     while around is not None:  # a name means one thing, here and around here

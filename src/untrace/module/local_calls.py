@@ -371,7 +371,8 @@ def _definition(
             if leaf is not None and leaf.steps and not is_known:
                 hint = last_word(leaf)
             name_ = w.names[body.params[i]] = Name(w.scope.fresh(identifier(hint, "x")))
-            params.append(Parameter(name_.id))
+            is_own = hint in own and access is not None and access.is_whole
+            params.append(Parameter(name_.id, is_own=is_own))
             if body.params[i] in said:
                 _note_said(name_)
             continue

@@ -19,12 +19,10 @@ from untrace.module.constants import Named
 from untrace.module.def_use import read_by, targets_of
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
-from untrace.python.tree import WIDTH, Call, Expr, Lambda, Name, Text, Tuple
+from untrace.python.tree import LAMBDA_WIDTH, WIDTH, Call, Expr, Lambda, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tuple_type
 from untrace.python.walk import nodes_of
 
-# A lambda longer than this is written as a function with a name.
-_LAMBDA_WIDTH = 56
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _KEY = re.compile(r"\"[^\"\\\n]*\"|'[^'\\\n]*'")  # a string, which binds no name
 # Names that JAX's own functions and Python give: they say nothing about the program.
@@ -113,7 +111,7 @@ class Body:
                 return Name(value.func)  # nothing but a call of it
         if not self.writer.statements and not self.authored:
             expr = Lambda([p.name for p in self.params], value)
-            if len(expr.flat()) <= _LAMBDA_WIDTH:
+            if len(expr.flat()) <= LAMBDA_WIDTH:
                 return expr
         self.define(value)
         return Name(self.name)
@@ -129,7 +127,7 @@ class Body:
         if any(type(n) is Call and n.func == self.name for part in body for n in nodes_of(part)):
             self.name = identifier(self.fallback, self.name)  # the author's function is the one that it calls
         self.name = self.outer.scope.fresh(self.name)
-        definition = Def(self.name, self.params, body, decorators)
+        definition = Def(self.name, self.params, body, decorators, is_named=self.authored)
         described = self.outer.module.described
         if described.annotations:
             described.nested(definition, self.types, _type_of(value, self.function.results))

@@ -68,7 +68,7 @@ def _roll(s: Statements) -> None:
 
 def _fold(s: Statements) -> None:
     effects = bool(getattr(s.module.program, "effects", None))
-    s.words = fold_neighbours(s.everything, s.provenance, s.module.folded, effects)
+    s.words = fold_neighbours(s.everything, s.provenance, s.module.folded, effects, s.module.in_order)
 
 
 def _rebind(s: Statements) -> None:
@@ -95,7 +95,7 @@ PASSES: tuple[Pass[Statements], ...] = (
         lambda s: share_prefixes(s.module, s.definitions), lambda s: s.share is None,
     ),
     Pass("spread-tuples", "a tuple whose parts are passed one by one is spread", lambda s: spread_tuples(s.module, s.everything)),
-    Pass("inline-neighbours", "a statement that makes one line with the next goes into it", _fold, lambda s: not s.module.in_order),
+    Pass("inline-neighbours", "a statement that makes one line with the next goes into it", _fold),
     Pass("rebind-names", "a value has the name of the one before, where the author binds it again", _rebind),
     Pass("count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words)),
     Pass(

@@ -160,13 +160,14 @@ class Sizes:
         if rest < 0 or sum(part is Ellipsis for part in parts) > 1:
             return index
         found: list[object] = []
+        counted = not self._is_in_a_turn()  # `x[i : i + n]` of a loop is alike in all turns
         axis = 0
         for part in parts:
             if type(part) is int:
                 part = self._from_end(part, shape[axis])
-            elif type(part) is slice:
+            elif type(part) is slice and counted:
                 part = slice(self._from_end(part.start, shape[axis]), self._from_end(part.stop, shape[axis]), part.step)
-            elif part is not None and part is not Ellipsis:
+            elif type(part) is not slice and part is not None and part is not Ellipsis:
                 return index  # an array, which may stand for several axes
             found.append(part)
             axis += rest if part is Ellipsis else part is not None

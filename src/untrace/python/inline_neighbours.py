@@ -6,12 +6,14 @@
     x = x + out
 
 What stands inside another expression while it is written is short (`folding`), for nobody knows yet how long the line
-will be. Here the lines are known. A value that the author bound to a name in a statement of its own keeps it, and so do
+will be. Here the lines are known. A function that the author did not name, and only the statement below takes, goes into
+that as a lambda. A value that the author bound to a name in a statement of its own keeps it, and so do
 cotangents (`d_x`), by which a backward pass is read.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,8 +22,9 @@ from typing import Any, TypeAlias
 
 from untrace.ir.types import Origin
 from untrace.provenance.sites import Provenance
-from untrace.python.statements import Assign, Def, Return, Statement, Store, Unpack
+from untrace.python.statements import Assign, Def, Lines, Return, Statement, Store, Unpack
 from untrace.python.tree import (
+    LAMBDA_WIDTH,
     WIDTH,
     Attribute,
     Binary,
@@ -53,14 +56,14 @@ _CONTAINERS = (Tuple, List, Dict, Lambda)
 
 
 def fold_neighbours(
-    definitions: Sequence[Statement], provenance: Provenance, folded: Folded, effects: bool
+    definitions: Sequence[Statement], provenance: Provenance, folded: Folded, effects: bool, in_order: bool = False
 ) -> dict[Statement, Counter[str]]:
     """Folds such statements in functions, in place. folded: gets which equations stand in which; effects: whether what is
-    called may do more than compute. Gives the `words_of` those that had to be known."""
+    called may do more than compute; in_order: whether all is computed in the order in which it was. Gives the `words_of` those that had to be known."""
     found: dict[Statement, Counter[str]] = {}
     for definition in definitions:
         if type(definition) is Def:
-            folder = _Folder(definition, provenance, folded, effects)
+            folder = _Folder(definition, provenance, folded, effects, in_order)
             folder.fold(definition.body, "    ")
             if folder.known is not None:
                 found[definition] = folder.known
@@ -68,8 +71,8 @@ def fold_neighbours(
 
 
 class _Folder:
-    def __init__(self, definition: Def, provenance: Provenance, folded: Folded, effects: bool):
-        self.provenance, self.folded, self.effects = provenance, folded, effects
+    def __init__(self, definition: Def, provenance: Provenance, folded: Folded, effects: bool, in_order: bool):
+        self.provenance, self.folded, self.effects, self.in_order = provenance, folded, effects, in_order
         self.definition = definition
         self.known: Counter[str] | None = None
 
@@ -87,11 +90,39 @@ class _Folder:
                 self.fold(inner, indent + "    ")
         if type(body) is not list:
             return
+        for statement in [s for s in body if type(s) is Def and not s.is_named]:
+            self._put_as_lambda(body, body.index(statement), indent)
         place = len(body) - 1
         while place > 0:
             if not _is_one_of_several(body, place - 1) and self._folds(body[place - 1], body[place], indent):
                 del body[place - 1]
             place -= 1
+
+    def _put_as_lambda(self, body: list[Statement], place: int, indent: str) -> None:
+        """Puts a function into the statement below it that takes it, where it is a short expression."""
+        definition = body[place]
+        second = next((s for s in body[place + 1 :] if not _is_blank(s)), None)
+        assert type(definition) is Def
+        if second is None or not isinstance(second, (Assign, Unpack, Return)) or len(definition.body) != 1:
+            return
+        returned, params = definition.body[0], definition.params
+        if not isinstance(returned, Return) or definition.decorators or any(p.text() != p.name for p in params):
+            return
+        found = _place_of(second, definition.name)
+        if found is None or self.counts[definition.name] != 2:
+            return
+        node, _, put = found
+        expr = Lambda([p.name for p in params], returned.value)
+        old = len([*definition.lines(indent), *second.lines(indent)])
+        put(expr)
+        lines = list(second.lines(indent))
+        if len(expr.flat()) > LAMBDA_WIDTH or max(map(len, lines)) > WIDTH or len(lines) > old:
+            put(node)
+            return
+        del self.counts[definition.name]
+        last = body.index(second)
+        first = place - 1 if place and _is_blank(body[place - 1]) and not _ends_definition(body, place - 2) else place
+        del body[first:last]
 
     def _folds(self, first: Statement, second: Statement, indent: str) -> bool:
         """Puts the value of `first` into `second`, and whether it did."""
@@ -111,6 +142,8 @@ class _Folder:
         if self.counts[name] != 2 or not self._are_alike(first, second):
             return False
         node, depth, put = found
+        if self.in_order and not _is_first(getattr(second, "value", None), node):
+            return False
         old = len(list(second.lines(indent)))
         put(first.value)
         operations, brackets = _size(second.value)
@@ -144,6 +177,15 @@ class _Folder:
         if origin is not None and first.origin is not None:
             inside = (first.origin, *self.folded.get(first.origin, ()))
             self.folded[origin] = (*self.folded.get(origin, ()), *inside)
+
+
+def _is_blank(statement: Statement) -> bool:
+    return type(statement) is Lines and not statement.text
+
+
+def _ends_definition(body: Sequence[Statement], place: int) -> bool:
+    """Whether a statement is a function, which has a blank line below it."""
+    return place >= 0 and type(body[place]) is Def
 
 
 def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:
@@ -190,6 +232,21 @@ def _place_of(holder: Statement, name: str) -> tuple[Name, int, Callable[[Expr],
             elif isinstance(part, Expr):
                 stack.append((part, depth + 1))
     return None
+
+
+def _is_first(value: object, node: Name) -> bool:
+    """Whether nothing of an expression is computed before one of the names in it is read."""
+    parts = [getattr(value, slot) for slot in _PARTS.get(type(value), ())]
+    for part in itertools.chain.from_iterable(p if isinstance(p, (list, tuple)) else [p] for p in parts):
+        own = part[1] if type(part) is tuple else part
+        if _whole(own) is node:
+            return True
+        inside = list(nodes_of(own)) if isinstance(own, Expr) else []
+        if any(_whole(n) is node for n in inside):
+            return type(own) is not Subscript and _is_first(own, node)
+        if any(isinstance(n, (Call, Binary, Unary, Subscript)) for n in inside):
+            return False
+    return False
 
 
 def _whole(part: object) -> object:

@@ -216,12 +216,16 @@ class Lines(Statement):
 
 @dataclass(slots=True)
 class Parameter:
-    """A parameter of a Def: `kind` is "plain", "keyword" (keyword-only), "positional" (positional-only), "*" or "**"."""
+    """A parameter of a Def: `kind` is "plain", "keyword" (keyword-only), "positional" (positional-only), "*" or "**".
+
+    is_own: whether the author's function takes it by itself, so that it is no part of what a tree of his holds.
+    """
 
     name: str
     default: Expr | None = None
     kind: str = "plain"
     annotation: Expr | None = None
+    is_own: bool = False
 
     def text(self) -> str:
         star = self.kind if self.kind in ("*", "**") else ""
@@ -233,10 +237,10 @@ class Parameter:
 class Def(Statement):
     """A function definition. Decorators are expressions; the docstring is data and is quoted here, safely.
 
-    `returns`: the annotation of the result.
+    `returns`: the annotation of the result. is_named: whether its name is one of the author's, so that it is no lambda.
     """
 
-    __slots__ = ("name", "params", "body", "decorators", "docstring", "returns")
+    __slots__ = ("name", "params", "body", "decorators", "docstring", "returns", "is_named")
 
     def __init__(
         self,
@@ -246,8 +250,9 @@ class Def(Statement):
         decorators: Sequence[Expr] = (),
         docstring: str = "",
         returns: Expr | None = None,
+        is_named: bool = True,
     ):
-        self.name, self.params, self.body = name, params, body
+        self.name, self.params, self.body, self.is_named = name, params, body, is_named
         self.decorators, self.docstring, self.origin, self.returns = decorators, docstring, None, returns
 
     def signature(self) -> list[str]:

@@ -14,6 +14,7 @@ from untrace.ir.facts import Step
 from untrace.ir.values import Constant, Value
 
 WIDTH = 88  # the community's formatters' own
+LAMBDA_WIDTH = 60  # a longer lambda is written as a function with a name
 
 # Binding strengths, weakest first (https://docs.python.org/3/reference/expressions.html).
 LAMBDA, TERNARY, OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, UNARY, POWER, ATOM = range(15)
@@ -227,8 +228,10 @@ class Slice(Expr):
         self.start, self.stop, self.step = start, stop, step
 
     def flat(self) -> str:
-        text = (self.start.flat() if self.start else "") + ":" + (self.stop.flat() if self.stop else "")
-        return text + (":" + self.step.flat() if self.step else "")
+        parts = [self.start, self.stop, *([self.step] if self.step else [])]
+        space = " " if any(isinstance(p, Binary) for p in parts) else ""  # as the community's formatters do
+        between = f"{space}:{space}"
+        return between.join(p.flat() if p else "" for p in parts).strip(" ")
 
 
 def along(expr: Expr, steps: Sequence[Step]) -> Expr:

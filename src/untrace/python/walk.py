@@ -21,6 +21,7 @@ _SILENT = (
     "docstring",
     "annotation",
     "returns",
+    "is_named",
     "use",
     "statement",
 )

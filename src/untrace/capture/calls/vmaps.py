@@ -118,8 +118,6 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
         asks = any(e.primitive.name in CALLS for e in jax_compat.equations_in(closed))
         if not asks and (not is_plain([given, out]) or count_equations(closed) < _FEWEST):
             return None
-    if inside and traced and not inspect.isroutine(function):
-        return None  # layers that are mapped inside a mapped model: as batched calls they share functions
     inputs = [call.variable(x) if jax_compat.is_tracer(x) else x for x in (*traced, *call.args)]
     every = [call.variable(x) if jax_compat.is_tracer(x) else None for x in call.outs]
     if any(x is None for x in inputs) or not all(map(jax_compat.is_variable, every)):

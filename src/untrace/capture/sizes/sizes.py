@@ -141,6 +141,8 @@ def at_other_sizes(
             most = [None] * len(groups) if far is None else followed.most_before(far)
             found = followed.numbers
         except UntraceError as error:
+            if (joined := _joined(chosen, groups, error)) is not None:
+                return attempt(joined, far)
             halves = {g.places for g in groups if g.old % 2 == 0 and g.size % 2 and _is_named(g.size, error)} - halved
             if halves and not is_near:  # `x[: n // 2]` beside its other half
                 halved.update(halves)
@@ -348,6 +350,23 @@ def _candidates(
         multiple = math.lcm(*[multiples.get(place, 1) for place in group])
         alone.append(Tied(tuple(sorted(group)), not strided.isdisjoint(group), multiple=multiple))
     return alone, [tied for tied in every if tied.terms]
+
+
+def _joined(chosen: Sequence[Tied], groups: Sequence[Group], error: UntraceError) -> list[Tied] | None:
+    """Dimensions of which two that are of one size in the example have to be: what was raised speaks of both. None where it
+    does not."""
+    named = [t for t, g in zip(chosen, groups, strict=True) if _is_named(g.size, error)]
+    olds = {g.places: g.old for g in groups}
+    same = [t for t in named if sum(olds[t.places] == olds[o.places] for o in named) > 1]
+    alike = [t for t in same if olds[t.places] == olds[same[0].places]]
+    if not alike:
+        return None
+    one = Tied(
+        tuple(sorted(place for t in alike for place in t.places)),
+        any(t.strided for t in alike),
+        multiple=math.lcm(*[t.multiple for t in alike]),
+    )
+    return [one if t is alike[0] else t for t in chosen if t is alike[0] or t not in alike]
 
 
 def _is_named(size: int, error: UntraceError) -> bool:

@@ -19,7 +19,7 @@ from untrace.module.loops.memo import NUMBER
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
-from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Text, Tuple, along, quoted
+from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Slice, Text, Tuple, along, quoted
 from untrace.python.walk import nodes_of, rebuilt
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
@@ -155,7 +155,7 @@ class Turns(AntiUnifier):
         return first
 
     def part(self, position: Position, nodes: Sequence[Node]) -> Node:
-        return self.unify(nodes)
+        return self.unify(_with_zeros(nodes) if type(position[0]) is Slice else nodes)
 
     def word(self, position: Position, words: Sequence[object]) -> object:
         if type(position[0]) is Call and position[1] == "func" and all(type(w) is str for w in words):
@@ -261,6 +261,15 @@ class Turns(AntiUnifier):
             self.carries, _, self._numbers, self.invariant, self.rows = before
             del self.elements[before[1] :]
             return None
+
+
+def _with_zeros(nodes: Sequence[Any]) -> Sequence[Any]:
+    """`n + 0` beside `n + 1`, for a bound of a slice that is `n`."""
+    sums = [type(n) is Binary and n.op == "+" and type(n.right) is Text for n in nodes]
+    bases = {(n.left if is_sum else n).flat() for n, is_sum in zip(nodes, sums, strict=True) if n is not None}
+    if not any(sums) or all(sums) or len(bases) > 1 or None in nodes:
+        return nodes
+    return [n if is_sum else Binary(n, "+", Text("0")) for n, is_sum in zip(nodes, sums, strict=True)]
 
 
 _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

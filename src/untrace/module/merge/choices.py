@@ -6,6 +6,7 @@ may have a name where the other has none. Where expressions differ stands a `Cho
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -119,7 +120,7 @@ def renamed(node: object, names: Mapping[str, str]) -> Any:
             made.params = [word(p) for p in node.params]
         elif type(node) is Def:
             made.name = names.get(node.name, node.name)
-            made.params = [Parameter(names.get(p.name, p.name), p.default, p.kind, p.annotation) for p in node.params]
+            made.params = [dataclasses.replace(p, name=names.get(p.name, p.name)) for p in node.params]
         return made
 
     return change(node)

@@ -106,7 +106,8 @@ def _shared(module: ModuleWriter, definition: Def, where: Sequence[Statement]) -
         return False
     turns = [[_part(a) for a in call.args] for call, _ in calls]
     bound = Counter(bound_names(definition))
-    places = [i for i, p in enumerate(definition.params) if bound[p.name] == 1 and all(t[i] is not None for t in turns)]
+    free = [i for i, p in enumerate(definition.params) if bound[p.name] == 1 and not p.is_own]
+    places = [i for i in free if all(t[i] is not None for t in turns)]
     places = _of_one_dict(turns, places)
     if len(places) < _FEWEST:
         return False

@@ -50,6 +50,32 @@ def _written_numbers(m: Matcher, equation: Equation, index: tuple[Any, ...] | No
     return {i for i in index or () if type(i) is int}
 
 
+def _index_of_turn(m: Matcher, source: Equation, equation: Equation, squeezed: tuple[int, ...]) -> Any:
+    """The index of a slice in a loop of the author's, `x[0:8]` for `x[i : i + n]`: from where to where it goes, as he says
+    it, so that turns are alike. None where his index is not one slice or number for each of the first axes."""
+    frames = m.site(source).frames
+    node = frames[-1].node if frames else None
+    if not isinstance(node, ast.Subscript) or not is_in_loop(frames[-1:]):
+        return None
+    said = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    params, shape = equation.origin.params, equation.inputs[0].aval.shape
+    starts, limits = params["start_indices"], params["limit_indices"]
+    if len(said) > len(shape) or params["strides"] is not None:
+        return None
+    if any((starts[d], limits[d]) != (0, shape[d]) for d in range(len(said), len(shape))):
+        return None
+    found: list[Any] = []
+    for d, part in enumerate(said):
+        if isinstance(part, ast.Slice) and part.step is None and d not in squeezed:
+            stop = int(limits[d]) - (int(shape[d]) if isinstance(part.upper, ast.UnaryOp) else 0)
+            found.append(slice(part.lower and int(starts[d]), part.upper and stop))
+        elif not isinstance(part, ast.Slice) and d in squeezed:
+            found.append(int(starts[d]))
+        else:
+            return None
+    return tuple(found)
+
+
 def basic_index(
     equation: Equation, squeezed: tuple[int, ...] = (), written: Collection[int] = ()
 ) -> tuple[Any, ...] | None:
@@ -106,8 +132,10 @@ def _full(
 ) -> Iterator[tuple[Any, ...]]:
     """The indices that a slice may come from, and what follows it: the author's, and one that says the same."""
     written = written_index(m, source)
-    if written is not None:
-        yield written
+    turn = None if written is not None else _index_of_turn(m, source, equation, squeezed)
+    for said in (written, turn):
+        if said is not None:
+            yield said
     index = basic_index(equation, squeezed, _written_numbers(m, source, written))
     if index is not None and index != written:
         yield index
