@@ -296,3 +296,20 @@ def test_a_part_of_a_size_is_that_part_at_every_size(part, rows):
 def test_a_size_is_no_multiple_because_another_one_cannot_follow():
     d = untrace.decompile(lambda x: x + jnp.arange(4.0))(jnp.ones((6, 4)))
     np.testing.assert_array_equal(d(jnp.ones((7, 4))), jnp.ones((7, 4)) + jnp.arange(4.0))
+
+
+def lagged(x, bias):
+    return bias + jnp.concatenate([x, x])[: x.shape[0]]
+
+
+def windowed(x, bias):
+    padded = jnp.pad(x, ((2, 0), (0, 0)))
+    return x * padded[1 : 1 + x.shape[0]] + jnp.sin(bias)
+
+
+@pytest.mark.parametrize("function", [lagged, windowed])
+def test_sizes_that_have_to_be_one_are(tmp_path, function):
+    d, _ = follows(function, tmp_path, (f32(8, 5), f32(8, 5)), [(f32(3, 4), f32(3, 4))])
+    assert "x, bias: f32[n,m]" in d.source
+    with pytest.raises(TypeError, match=r"not for f32\[7,5\]"):
+        imported(d, tmp_path)(f32(8, 5), f32(7, 5))

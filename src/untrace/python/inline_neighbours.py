@@ -101,7 +101,7 @@ class _Folder:
     def _put_as_lambda(self, body: list[Statement], place: int, indent: str) -> None:
         """Puts a function into the statement below it that takes it, where it is a short expression."""
         definition = body[place]
-        second = next((s for s in body[place + 1 :] if not _is_blank(s)), None)
+        second = next((s for s in body[place + 1 :] if not _is_blank(s) and type(s) is not Def), None)
         assert type(definition) is Def
         if second is None or not isinstance(second, (Assign, Unpack, Return)) or len(definition.body) != 1:
             return
@@ -120,9 +120,9 @@ class _Folder:
             put(node)
             return
         del self.counts[definition.name]
-        last = body.index(second)
-        first = place - 1 if place and _is_blank(body[place - 1]) and not _ends_definition(body, place - 2) else place
-        del body[first:last]
+        below = next(i for i in range(place + 1, len(body)) if not _is_blank(body[i]))
+        keeps = type(body[below]) is Def or place > 1 and type(body[place - 2]) is Def  # a blank line
+        del body[place - (place > 0 and _is_blank(body[place - 1]) and not keeps) : below]
 
     def _folds(self, first: Statement, second: Statement, indent: str) -> bool:
         """Puts the value of `first` into `second`, and whether it did."""
@@ -181,11 +181,6 @@ class _Folder:
 
 def _is_blank(statement: Statement) -> bool:
     return type(statement) is Lines and not statement.text
-
-
-def _ends_definition(body: Sequence[Statement], place: int) -> bool:
-    """Whether a statement is a function, which has a blank line below it."""
-    return place >= 0 and type(body[place]) is Def
 
 
 def _is_one_of_several(body: Sequence[Statement], place: int) -> bool:
