@@ -3,6 +3,7 @@
 Two jaxprs are the same program when they agree up to
   - the names of variables, of `jit` calls, of scopes, and source locations;
   - dead code;
+  - strides of one, which slices have or have not;
   - the order of independent equations (effects of one kind keep their order);
   - the order in which closed-over values are handed to `scan`, `while`, `cond`, `remat`, solvers;
   - where that is asked for, the order of what a `scan` carries: XLA may round otherwise then;

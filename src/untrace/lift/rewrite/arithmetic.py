@@ -369,14 +369,6 @@ def plain_conversion(body: Body, eqn: Any) -> Any:
     return eqn.replace(params={**eqn.params, "sharding": None})
 
 
-@rewrite("slice")
-def plain_slice(body: Body, eqn: Any) -> Any:
-    """Strides of one are what no strides mean."""
-    if eqn.params["strides"] is None or any(int(s) != 1 for s in eqn.params["strides"]):
-        return None
-    return eqn.replace(params={**eqn.params, "strides": None})
-
-
 @rewrite("dot_general")
 def preferred_type(body: Body, eqn: Any) -> Any:
     """What the product is by default: float32 of float32. Then it is what `x @ y` makes."""

@@ -81,7 +81,7 @@ EARLY: set[str] = set()
 _PUBLIC_CALLS: list[Callable[[Any, Provenance], bool]] = []
 # Rewrites after which the program lowers to the same StableHLO.
 NEUTRAL = frozenset(
-    "add_any_is_add plain_conversion preferred_type plain_slice sharding_inside_shard_map implicit_pvary "
+    "add_any_is_add plain_conversion preferred_type sharding_inside_shard_map implicit_pvary "
     "equal_constants instantiated_zeros derived_transpose".split()
 )
 # Rewrites after which XLA was seen to make the same of a product, but nobody promises it: the first to be taken back.

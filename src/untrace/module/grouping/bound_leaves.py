@@ -42,7 +42,7 @@ def bind_leaves(
         count = uses.get(value, 0)
         if not leaf.steps:
             w.names[value] = leaf.root
-            leaf.root.symbol.leaf = leaf
+            leaf.root.symbol.leaf, leaf.root.symbol.value = leaf, value
         elif (
             count > (_OFTEN if _is_short(leaf) else 1)
             or count and value in own

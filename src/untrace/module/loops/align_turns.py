@@ -19,7 +19,7 @@ from untrace.module.loops.memo import NUMBER
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Statement
-from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Slice, Text, Tuple, along, quoted
+from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Leaf, Name, Slice, Text, Tuple, along, quoted
 from untrace.python.walk import nodes_of, rebuilt
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
@@ -82,6 +82,7 @@ class Turns(AntiUnifier):
         ]
         self.turn_of = {name: k for k, found in enumerate(self.produced) for name in found}
         self.carries: dict[Place, Expr] = {}
+        self.of_one_shape: set[Place] = set()  # the carries that are so at the beginning of each turn
         self.elements: list[Element] = []
         self.rows: dict[Numbers, None] = {}  # numbers, one for each turn
         self._numbers: dict[Any, int] = {}
@@ -96,6 +97,17 @@ class Turns(AntiUnifier):
         if len(kinds) > 1:
             raise Different
         return rows[0], self.unify([s.value for s in rows])
+
+    def reads_shape(self, name: str, place: Place) -> bool:
+        """Whether the turns need of a variable that a carry begins as only its shape, which the carry has in each of them."""
+        if place not in self.of_one_shape:
+            return False
+        found = [(j, n) for j, (_, value) in enumerate(self.template) for n in nodes_of(value)]
+        every = sum(type(n) is Name and n.id == name for _, n in found)
+        shapes = [
+            j for j, n in found if type(n) is Attribute and n.name == "shape" and n.value.flat() == name
+        ]
+        return len(shapes) == every and max(shapes, default=0) <= place[0]
 
     def is_recurrence(self) -> bool:
         """Whether each turn makes what it hands over of what was handed to it: else the turns begin at another statement."""
@@ -201,6 +213,9 @@ class Turns(AntiUnifier):
                 raise Different
             if self.carries.setdefault(place, nodes[0]).flat() != nodes[0].flat():
                 raise Different
+            values = [n.symbol.value if type(n) is Name else None for n in nodes]
+            if len({v.aval.shape if v is not None else None for v in values} - {None}) == 1 and None not in values:
+                self.of_one_shape.add(place)
             return Carry(place)
         if any(name in self.turn_of for n in nodes for name in reads(n)):
             raise Different

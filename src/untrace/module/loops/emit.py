@@ -20,7 +20,7 @@ from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
-from untrace.python.walk import rebuilt
+from untrace.python.walk import nodes_of, rebuilt
 
 
 def write_loop(
@@ -141,7 +141,8 @@ class _Writer:
         for place, initial in turns.carries.items():
             own = turns.name(place)
             begun = initial.id if type(initial) is Name and initial.id not in self.roller.leaves else ""
-            free = begun and begun not in read_later and begun not in turns.invariant
+            free = begun and begun not in read_later
+            free = free and (begun not in turns.invariant or turns.reads_shape(begun, place))
             free = free and [e.flat() for e in turns.carries.values()].count(begun) == 1
             if free and begun in bound:
                 self.names["carry", place] = self._begun(begun, place)

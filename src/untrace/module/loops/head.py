@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
@@ -134,8 +134,9 @@ class Head:
         turns = self.turns
         found: dict[int, Expr] = {}
         loop = next(iter(self.roller.author_loops(turns)), None)
-        author = author_target(loop.node) if loop is not None else None
+        authors = author_targets(loop.node) if loop is not None else []
         lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
+        several = [source_word(turns.elements[groups[s][0]]) for s in lists if s[0] not in self.roller.saved]
         for source in lists:
             members = [turns.elements[i] for i in groups[source]]
             iterable = members[0].iterable()
@@ -145,8 +146,8 @@ class Head:
                 named = self._saved_targets(source[0], members)
             else:
                 word = members[0].word()
-                if author is not None and (author[0] == source_word(members[0]) or len(lists) == 1):
-                    self.roller.words[source[:2]] = author[1]
+                if (targets := _targets_of(members[0], authors, several)) is not None:
+                    self.roller.words[source[:2]] = targets
                 named = self._element_targets(members, self.roller.words.get(source[:2], word))
             found.update(zip(groups[source], named, strict=True))
         for source in {e.source: None for i, e in enumerate(turns.elements) if i not in found}:
@@ -270,23 +271,42 @@ def source_word(element: Element) -> str:
     return last_word(Leaf(element.root, element.above))
 
 
-def author_target(loop: ast.For) -> tuple[str, str | list[str]] | None:
-    """(the list that it goes through, the variables) of a loop of the author's."""
-    target, iterable = loop.target, loop.iter
-    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and len(iterable.args) == 1:
-        if iterable.func.id == "range":  # its variable is a number
-            return None
-        if iterable.func.id == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
-            target = target.elts[1]
-        iterable = iterable.args[0]
-    while isinstance(iterable, ast.Subscript) and isinstance(iterable.slice, ast.Slice):
-        iterable = iterable.value
-    if isinstance(target, ast.Name):
-        return _last_word(iterable), target.id
-    if isinstance(target, ast.Tuple):
-        names = [e.id for e in target.elts if isinstance(e, ast.Name)]
-        return (_last_word(iterable), names) if len(names) == len(target.elts) else None
-    return None
+Targets = tuple[str, str | list[str]]  # a list of the author's, and the variables of his for an element
+
+
+def author_targets(loop: ast.For) -> list[Targets]:
+    """What a loop of the author's goes through, but for numbers that it counts."""
+    return list(_targets(loop.target, loop.iter))
+
+
+def _targets(target: ast.expr, iterable: ast.expr) -> Iterator[Targets]:
+    match iterable:
+        case ast.Call(ast.Name(id="range")):
+            return
+        case ast.Call(ast.Name(id="enumerate"), [of, *_]) if isinstance(target, ast.Tuple) and len(target.elts) == 2:
+            yield from _targets(target.elts[1], of)
+        case ast.Call(ast.Name(id="zip"), args) if isinstance(target, ast.Tuple) and len(target.elts) == len(args):
+            for part, of in zip(target.elts, args, strict=True):
+                yield from _targets(part, of)
+        case ast.Call(ast.Name(), [of]) | ast.Subscript(value=of, slice=ast.Slice()):
+            yield from _targets(target, of)
+        case _ if isinstance(target, ast.Name):
+            yield _last_word(iterable), target.id
+        case _ if isinstance(target, ast.Tuple):
+            names = [e.id for e in target.elts if isinstance(e, ast.Name)]
+            if len(names) == len(target.elts):
+                yield _last_word(iterable), names
+
+
+def _targets_of(element: Element, authors: Sequence[Targets], several: Sequence[str]) -> str | list[str] | None:
+    """The author's variables for an element: of the list of that name, or of the only one that none of `several` is."""
+    word = source_word(element)
+    named = [targets for own, targets in authors if own == word]
+    if named:
+        return named[0]
+    left = [targets for own, targets in authors if own not in several]
+    known = [own for own, _ in authors]
+    return left[0] if len(left) == 1 and sum(w not in known for w in several) == 1 else None
 
 
 def _last_word(node: ast.AST) -> str:

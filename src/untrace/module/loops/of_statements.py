@@ -25,6 +25,7 @@ from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
 from untrace.module.loops.nested import roll_body
+from untrace.module.loops.taken_apart import TakenApart
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.module.writer import ModuleWriter
 from untrace.provenance.sites import Frame, Provenance
@@ -105,6 +106,7 @@ class _Roller:
         self.has_lists = False  # whether a loop would fill a list that later statements take elements of
         self.parameters = {p.name for p in definition.params}
         self.known = Known()
+        self.apart = TakenApart((), self.known, self.fresh)
         self.unfolded: tuple[list[Statement], set[str]] | None = None  # the body, as every form begins
         self.whole: int | None = None  # tokens of the statements that a loop is looked for in
 
@@ -114,10 +116,15 @@ class _Roller:
         if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
             return False
         self._read_names(body)
+        self.apart = TakenApart(body, self.known, self.fresh)
+        spread = self.apart.statements
         if not self.leaves:
-            keys = self._keys(body)
+            keys = self._keys(spread)
             if len(set(keys)) == len(keys):
                 return False
+        for leaf in self.apart.leaves.values():
+            self._note_keys(leaf)
+        self.leaves |= self.apart.leaves
         notes = set(self.taken)
         found: list[tuple[int, list[Statement]]] = []
         for self.strict, self.trails in ((False, False), (False, True), (True, False)):
@@ -125,9 +132,10 @@ class _Roller:
                 continue
             self.taken, self.targets, self.saved, self.carried = set(notes), set(), {}, {}
             self.ends, self.end_names = {}, {}
-            statements = self._rolled(body)
+            statements = self._rolled(spread)
             if statements is None:
                 break
+            statements = self.apart.restored(statements)
             # An element of a list by its number is harder to read than a variable.
             count = self.known.tokens(statements) + _NUMBERED_COST * self._numbered(statements)
             if count + (0 if self.is_authors else _LEAST_SAVED) <= self.known.tokens(body):
@@ -299,6 +307,9 @@ class _Roller:
         except Different:
             return None
         if not turns.is_recurrence() or missing and self._is_elsewhere(turns.turns[0], turns.turns[-1]):
+            return None
+        others = [*statements[:start], *statements[stop:]]
+        if not all(self.apart.goes_through(e, others, self.known) for e in turns.elements):
             return None
         is_authors = bool(turns.rows) or not turns.elements
         loops = self.author_loops(turns) if is_authors else []
