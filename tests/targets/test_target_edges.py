@@ -166,3 +166,51 @@ def test_an_unused_parameter_in_c_may_have_the_name_of_a_field():
     from untrace.targets.c.compiled import STRICT, build
 
     build(_same("c", lambda x, i: {"i": x * 2}, np.ones(3, np.float32), np.ones(2, np.float32)).program, STRICT)
+
+
+@pytest.mark.parametrize("target", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "fn", [lambda x: jnp.searchsorted(jnp.sort(x), x), lambda x: jnp.interp(x, jnp.sort(x), x)], ids=["places", "between"]
+)
+def test_a_search_of_so_many_steps_is_right_or_refused_at_other_sizes(target, fn):
+    d = untrace.decompile(fn, target=target)(np.linspace(-1.0, 1.0, 6, dtype=np.float32))
+    for size in (6, 7, 4000):
+        x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+        try:
+            found = d(x)
+        except TypeError as error:
+            assert "this was written for" in str(error)
+            continue
+        np.testing.assert_allclose(found, jax.jit(fn)(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, i: (jnp.any(x > 0, axis=()), jnp.all(x > 0, axis=())),
+        lambda x, i: jnp.roll(x, i),
+        lambda x, i: jnp.roll(x, i, axis=1),
+    ],
+    ids=["no axis", "moved", "moved along"],
+)
+def test_what_pytorch_maps_otherwise_is_no_call_of_it(fn):
+    torch = pytest.importorskip("torch")
+    x = np.array([[-1.0, 2.0, 3.0], [4.0, -5.0, 6.0]], np.float32)
+    d = untrace.decompile(fn, target="torch")(x, 1)
+    mapped = torch.func.vmap(getattr(d.module, d.name), in_dims=(0, None))(torch.tensor(np.stack([x, -x])), torch.tensor(1))
+    expected = [jax.tree.leaves(jax.jit(fn)(y, 1)) for y in (x, -x)]
+    for found, both in zip(jax.tree.leaves(mapped), zip(*expected, strict=True), strict=True):
+        np.testing.assert_array_equal(found.numpy(), np.stack(both))
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8])
+def test_the_ends_of_half_a_transform_have_no_sign(length):
+    d = untrace.decompile(lambda x: jnp.angle(jnp.fft.rfft(x)), target="c")(np.arange(length, dtype=np.float32))
+    x = -np.arange(1.0, length + 1, dtype=np.float32)
+    np.testing.assert_allclose(d(x), jnp.angle(jnp.fft.rfft(x)), rtol=1e-5)
+
+
+def test_factors_of_what_is_not_a_number_are_none():
+    d = untrace.decompile(jnp.linalg.qr, target="c")(np.eye(3, dtype=np.float32))
+    x = np.full((3, 3), np.nan, np.float32)
+    jax.tree.map(np.testing.assert_array_equal, tuple(d(x)), tuple(jnp.linalg.qr(x)))

@@ -24,13 +24,14 @@ from untrace.driver.forms import Plain, forms_of
 from untrace.driver.sizes import Call, readable_or_not
 from untrace.driver.translated import Translated
 from untrace.ir.evaluate import rounded_otherwise
-from untrace.ir.nodes import Function
+from untrace.ir.nodes import Function, SizeNumbers
 from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.ir.types import Data
 from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.module.interface.guard import Guarded
 from untrace.prove.execute import checked
+from untrace.python import helpers
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
 from untrace.targets.base import Company, Target
@@ -214,8 +215,33 @@ def _write(
             f"this program cannot be written for {target.title}: it puts pytrees together in a way that only JAX has. "
             "Give and take flatter ones, or write it for JAX."
         )
+    if captured.numbers is not None:
+        left = _left_as_traced(written.source, captured.numbers)
+        if left is not None:
+            raise ProofError(f"{left} is so at one size only, and nothing says what it is at others")
     written.source += target.below(written.name)
     return written, target
+
+
+def _left_as_traced(source: str, numbers: SizeNumbers) -> float | None:
+    """A number of a text that is what the program has at the sizes of a trace, and another one at others; None for none.
+
+    The proof runs a text at the sizes of the example, where it may be right by chance: a search that takes more steps than
+    it needs.
+    """
+    following = {n for n, seen in (*numbers.integers.items(), *numbers.fractions.items()) if any(m != n for m in seen)}
+    stack: list[ast.AST] = [ast.parse(source)]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.FunctionDef) and node.name in helpers.all_names():
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_checked":
+            continue  # how large a size may be
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            if node.value in following or -node.value in following:
+                return node.value
+        stack.extend(ast.iter_child_nodes(node))
+    return None
 
 
 def _guarded(captured: Captured) -> Guarded:

@@ -34,7 +34,7 @@ class ArrayLibrary:
     rules want arrays alone. `bare`: whether a number that has a type needs none beside an array of that type. `other_derivatives`:
     primitives whose derivatives are not JAX's everywhere: a call of a derivative with them is written out. `quietly`: in
     which its functions are tried: they say nothing of overflow, and what depends on a setting gives something else.
-    `goes_back`: whether the library can go back through a call of its values, where it has derivatives.
+    `goes_back`: whether the library can go back through a call of its values, and map it, where it does such things.
     """
 
     title: str

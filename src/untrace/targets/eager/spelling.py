@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace.ir.evaluate import evaluate
-from untrace.ir.nodes import Atom, Constant, Equation, Library, Literal, Slot, Value, functions_called
+from untrace.ir.nodes import Atom, Constant, Equation, Library, Literal, Slot, Value, functions_called, walk_functions
 from untrace.lift.recognise.library import resolve
 from untrace.lift.recognise.patterns import Fixed
 from untrace.prove.execute import has_extremes, may_not_end
@@ -95,7 +95,9 @@ def _agree(
     found = [tried(sizes, original, is_plain=is_small) for sizes in small]
     if False in found or not is_small:
         return False not in found and True in found
-    return bool(tried(_shorter(called, inputs), None))
+    shorter = _shorter(called, inputs)
+    slow = not shorter and any(_is_slow(e) for f in walk_functions(called.body) for e in f.equations)
+    return True in found and slow or bool(tried(shorter, None))
 
 
 def _agree_at(
@@ -148,6 +150,8 @@ def _agree_at(
                 found = run(own)
                 if library.goes_back is not None and not is_tracked:
                     is_tracked = library.goes_back(run, own)
+                    if not is_tracked:
+                        return False
             parts = [found] if results == 1 and callee.name != "unpack" else list(found)
             if len(parts) != len(expected):
                 return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -137,7 +138,7 @@ def _with_another_default() -> Iterator[None]:
 
 
 def _goes_back(call: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> bool:
-    """`torch.vander` is one that writes over what its own derivative needs."""
+    """`torch.vander` is one that writes over what its own derivative needs, and `x.any(dim=())` another one under `vmap`."""
     import torch
 
     tracked = [
@@ -149,7 +150,29 @@ def _goes_back(call: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> b
     sums = [p.sum() for p in parts if isinstance(p, torch.Tensor) and p.requires_grad]
     if sums:
         torch.autograd.backward(sums)
-    return True
+    return _is_mapped(call, values, [p.detach() if isinstance(p, torch.Tensor) else p for p in parts])
+
+
+def _is_mapped(call: Callable[[Sequence[Any]], Any], values: Sequence[Any], parts: Sequence[Any]) -> bool:
+    """Whether `torch.func.vmap` of a call gives the same, each time. It raises what PyTorch does."""
+    import torch
+
+    places = [place for place, v in enumerate(values) if isinstance(v, torch.Tensor)]
+
+    def one(*tensors: Any) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        found = call([given.get(place, v) for place, v in enumerate(values)])
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    if not places or not all(isinstance(p, torch.Tensor) for p in parts):
+        return True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a slow way
+        several = torch.func.vmap(one)(*[torch.stack([values[place]] * 2) for place in places])
+    return all(
+        s[1].shape == p.shape and s.dtype == p.dtype and torch.allclose(s[1], p, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for s, p in zip(several, parts, strict=True)
+    )
 
 
 LIBRARY = ArrayLibrary(

@@ -143,9 +143,9 @@ def _full(
 
 @idiom("squeeze")
 def _unpacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
-    """`a, b, c = x`, where JAX slices the parts off one after the other; tried at the last."""
+    """`a, b, c = x`, where JAX slices the parts off one after the other, with strides; tried at the last."""
     inside = m.producer(equation.inputs[0], "slice")
-    if inside is None or tuple(equation.origin.params["dimensions"]) != (0,):
+    if inside is None or inside.origin.params["strides"] is None or tuple(equation.origin.params["dimensions"]) != (0,):
         return
     x = inside.inputs[0]
     size = x.aval.shape[0] if x.aval.shape else 0

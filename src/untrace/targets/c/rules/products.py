@@ -263,6 +263,10 @@ def _transformed(b: Builder, x: Array, axis: int, n: int, dtype: np.dtype, inver
         def write(index: tuple[Expr, ...]) -> None:
             parts = [Op(p, (Read(line, index),), part) for p in PARTS]
             made = [Op("*", (p, scale), part) if inverse else p for p in parts]
+            if half and not inverse:  # the ends of a half are real, with no sign
+                middle = num(n // 2 if n % 2 == 0 else n, INDEX)
+                is_end = Op("==", (Op("i%", (index[0], middle), INDEX), num(0, INDEX)), BOOL)
+                made[1] = Op("?:", (is_end, constant(0, part), made[1]), part)
             value = made[0] if half and inverse else Op(COMPLEX, tuple(made), dtype)
             b.write(out, (*outer[:axis], *index, *outer[axis:]), value)
 

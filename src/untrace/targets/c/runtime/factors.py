@@ -65,7 +65,7 @@ static void qr_S(int m, int n, int columns, T *a, T *q)
         for (int i = k + 1; i < m; i++) {
             length += a[i * n + k] * a[i * n + k];
         }
-        for (int j = k; j < columns && length > 1; j++) {
+        for (int j = k; j < columns && !(length <= 1); j++) {
             T along = q[k * columns + j];
             for (int i = k + 1; i < m; i++) {
                 along += a[i * n + k] * q[i * columns + j];
