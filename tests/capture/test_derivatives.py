@@ -464,8 +464,8 @@ def test_calls_inside_what_is_handed_over_stay_calls():
 
     for handed_over in (jax.grad(adapted), jax.jit(jax.grad(adapted))):
         text = written(handed_over, PARAMS, X, Y)
-        assert "grads, pullback = jax.vjp(gradient, params)" in text, text
-        assert "return jax.grad(loss)(params, x, y)" in text and text.count("pullback(") == 1, text
+        assert "grads, pullback = jax.vjp(lambda params: jax.grad(loss)(params, x, y), params)" in text, text
+        assert text.count("pullback(") == 1, text
 
     def product(a, b):
         d_a, d_b = jax.grad(lambda a, b: jnp.sum(jnp.sin(a) * b**2), argnums=(0, 1))(a, b)
@@ -491,7 +491,8 @@ def test_closures_and_results_beside_inside_what_is_handed_over():
         return jnp.sum(jax.grad(lambda z: jnp.sum(jnp.tanh(w * z) ** 2))(x) ** 2)
 
     text = written(jax.grad(of_what_it_closes_over), X[0], X[1])
-    assert "grads, pullback = jax.vjp(gradient, w)" in text and "return jax.grad(function)(x)" in text, text
+    assert "grads, pullback = jax.vjp(gradient, w)" in text, text
+    assert "return jax.grad(lambda z: (jnp.tanh(w * z) ** 2).sum())(x)" in text, text
 
 
 def test_calls_inside_what_is_handed_over_that_do_not_come_back_are_written_out():

@@ -39,7 +39,7 @@ def body(d):
         (lambda x: x.reshape(x.shape[0], -1), (f32(4, 3, 2),), "x.reshape(x.shape[0], -1)", [(f32(5, 3, 2),)]),
         (lambda x: x + jnp.arange(x.shape[0]), (f32(4),), "jnp.arange(x.shape[0])", [(f32(9),)]),
         (lambda x: jnp.zeros(x.shape[:2]) + x[..., 0], (f32(4, 3, 2),), "x[..., 0]", [(f32(5, 6, 2),)]),
-        (lambda x: x[: x.shape[0] // 2], (f32(8, 3),), "x[:x.shape[0] // 2]", [(f32(5, 3),), (f32(6, 2),)]),
+        (lambda x: x[: x.shape[0] // 2], (f32(8, 3),), "x[: x.shape[0] // 2]", [(f32(5, 3),), (f32(6, 2),)]),
         (lambda x: jnp.concatenate([x[1:], x[:1]]), (f32(4, 3),), "jnp.concatenate", [(f32(7, 3),)]),
         (lambda x, y: x @ y, (f32(4, 4), f32(4, 4)), "x @ y", [(f32(2, 3), f32(3, 5))]),
         (lambda x: lax.fori_loop(0, x.shape[0], lambda i, s: s + x[i], 0.0), (f32(4),), "x.shape[0]", [(f32(6),)]),

@@ -246,7 +246,7 @@ LOOPS: dict[str, list[str]] = {
     "blurred": ["for cx, cy, w in zip(CX, CY, WEIGHTS):", "w * jnp.roll(x, (cx, cy), axis=(0, 1))"],
     "by_place": ["for i in range(len(CX)):", "WEIGHTS[i] * jnp.roll(x[i], CX[i], axis=0) * CY[-i - 1]"],
     "ways": ["for d in WAYS:", "jnp.roll(x, d, axis=(0, 1))", "WAYS = [(1, 0), (0, 1), (-1, 0)]"],
-    "dilated": ["for d, p in zip(DILATIONS, ps):", "jnp.pad(x, ((d, 0), (0, 0)))[:-d]"],
+    "dilated": ["for d, p in zip(DILATIONS, ps):", "jnp.pad(x, ((d, 0), (0, 0)))[:x.shape[0]]"],
     "polynomial": ["for c in COEFFICIENTS:", "r * x + c", "COEFFICIENTS = [HALF, -1.25, 0.75, 1 - HALF]"],
     "stencil": ["for dx in OFFSETS:", "    for dy in OFFSETS:", "jnp.roll(x, (dx, dy), axis=(0, 1))"],
     "kernel": ["for i in range(3):", "    for j, dy in enumerate(OFFSETS):", "KERNEL[i][j] * jnp.roll(x, (i - 1, dy), axis=(0, 1))"],

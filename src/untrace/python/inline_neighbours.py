@@ -109,7 +109,8 @@ class _Folder:
         if not isinstance(returned, Return) or definition.decorators or any(p.text() != p.name for p in params):
             return
         found = _place_of(second, definition.name)
-        if found is None or self.counts[definition.name] != 2:
+        called = [n.func if type(n) is Call else n.id if type(n) is Name else "" for n in nodes_of(self.definition)]
+        if found is None or called.count(definition.name) != 1:
             return
         node, _, put = found
         expr = Lambda([p.name for p in params], returned.value)
@@ -119,7 +120,8 @@ class _Folder:
         if len(expr.flat()) > LAMBDA_WIDTH or max(map(len, lines)) > WIDTH or len(lines) > old:
             put(node)
             return
-        del self.counts[definition.name]
+        if self.known is not None:
+            self.known.subtract([definition.name] * 2)
         below = next(i for i in range(place + 1, len(body)) if not _is_blank(body[i]))
         keeps = type(body[below]) is Def or place > 1 and type(body[place - 2]) is Def  # a blank line
         del body[place - (place > 0 and _is_blank(body[place - 1]) and not keeps) : below]
