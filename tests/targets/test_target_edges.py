@@ -214,3 +214,34 @@ def test_factors_of_what_is_not_a_number_are_none():
     d = untrace.decompile(jnp.linalg.qr, target="c")(np.eye(3, dtype=np.float32))
     x = np.full((3, 3), np.nan, np.float32)
     jax.tree.map(np.testing.assert_array_equal, tuple(d(x)), tuple(jnp.linalg.qr(x)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_variance_beside_arrays_of_a_fixed_size(dtype):
+    """Of the sizes at which the text is traced one is small, and `n - 1` is as good as `n` in 16 bits."""
+    x = jnp.linspace(-1.0, 2.0, 20).reshape(4, 5).astype(dtype)
+
+    def fn(x):
+        return x.var(), jax.ops.segment_sum(x, jnp.array([0, 0, 1, 0]), 2)
+
+    found = untrace.decompile(fn, target="torch")(x)(x)[0]
+    np.testing.assert_allclose(float(found), float(jax.jit(fn)(x)[0]), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda a: lax.bitcast_convert_type(a, jnp.float32), lambda a: lax.clamp(False, a > 0, True)],
+    ids=["bits as they are", "truths"],
+)
+def test_what_has_no_helper_of_its_own_in_c(fn):
+    x = np.array([[1.0, -2.0, np.nan]], np.float32)
+    _same("c", fn, x)
+
+
+def test_the_largest_of_a_window_with_what_is_not_a_number():
+    def fn(x):
+        return jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2,), (2,), "VALID").sum())(x)
+
+    x = np.array([1, np.nan, np.nan, 2, np.nan, np.nan], np.float32)
+    d = untrace.decompile(fn, target="c")(np.arange(6, dtype=np.float32))
+    np.testing.assert_array_equal(d(x), fn(x))

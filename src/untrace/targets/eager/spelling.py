@@ -84,12 +84,12 @@ def _agree(
 ) -> bool:
     """Whether a call gives the types and, but for rounding, the values that the one that was called has in JAX.
 
-    At its own sizes, and where those are large, at small ones: of a large array no sample has all the edge values, and
+    At its own sizes, and where one of those is large, at small ones: of a large array no sample has all the edge values, and
     `n - 1` of them are as good as `n`.
     """
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in inputs if type(a) is Value]
     is_small = all(np.prod(a.shape, initial=1) <= _LARGEST for a in avals)
-    original = resolve(called.name) if any(np.prod(a.shape, initial=1) > _LARGE for a in avals) else None
+    original = resolve(called.name) if any(n > _SHORT for a in avals for n in a.shape) else None
     small = [sizes for least in _LEASTS if (sizes := _smallest(called, inputs, least))] if original is not None else []
     tried = functools.partial(_agree_at, library, candidate, called, inputs, len(outputs))
     found = [tried(sizes, original, is_plain=is_small) for sizes in small]

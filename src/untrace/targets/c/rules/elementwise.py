@@ -415,9 +415,8 @@ def _select_n(b: Builder, which: Array, *cases: Array) -> Array:
 @rule("clamp")
 def _clamp(b: Builder, low: Array, x: Array, high: Array) -> Array:
     return elementwise(
-        b, x.dtype, lambda v, w, u: Op(helper("min", x.dtype), (Op(helper("max", x.dtype), (w, v), x.dtype), u), x.dtype),
-        low, x, high, cost=2,
-    )  # fmt: skip
+        b, x.dtype, lambda v, w, u: extreme("min", extreme("max", w, v, x.dtype), u, x.dtype), low, x, high, cost=2
+    )
 
 
 @rule("convert_element_type")
@@ -484,6 +483,8 @@ def _bitcast(b: Builder, x: Array, *, new_dtype: Any) -> Array:
         raise Declined("a `bitcast_convert_type` between types of different sizes")
     if x.dtype.kind != "f" and dtype.kind != "f":
         return elementwise(b, dtype, lambda v: Op("cast", (v,), dtype), x)
+    if x.dtype == dtype:
+        return x
     name = f"bits_{SUFFIXES[x.dtype.name]}_{SUFFIXES[dtype.name]}"
     return elementwise(b, dtype, lambda v: Op(name, (v,), dtype), x)
 

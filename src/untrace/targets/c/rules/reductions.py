@@ -373,7 +373,10 @@ def _select_and_scatter_add(
             value = x.at(tuple(places))
             better = Op(
                 "||",
-                (Op("!", (Read(found, ()),), BOOL), Op(">" if largest else "<", (value, Read(best, ())), BOOL)),
+                (  # by what is not as good: a NaN is followed by whatever comes next, as XLA does it
+                    Op("!", (Read(found, ()),), BOOL),
+                    Op("!", (Op(">=" if largest else "<=", (Read(best, ()), value), BOOL),), BOOL),
+                ),
                 BOOL,
             )
 
