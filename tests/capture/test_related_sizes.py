@@ -298,6 +298,19 @@ def test_a_size_is_no_multiple_because_another_one_cannot_follow():
     np.testing.assert_array_equal(d(jnp.ones((7, 4))), jnp.ones((7, 4)) + jnp.arange(4.0))
 
 
+def test_a_size_that_is_the_programs_own_leaves_the_others(tmp_path):
+    def attention(h, w):
+        n, dim = h.shape
+        q, k = (t.reshape(n, 2, dim // 2) for t in jnp.split(h @ w, 2, axis=-1))
+        return jnp.einsum("ihd,jhd->hij", q, k)
+
+    def fn(h, w):
+        return jax.vmap(attention, (0, None))(h, w)
+
+    d, _ = follows(fn, tmp_path, (f32(3, 6, 8), f32(8, 16)), [(f32(2, 5, 8), f32(8, 16))])
+    assert "[m,n,8]" in d.source
+
+
 def lagged(x, bias):
     return bias + jnp.concatenate([x, x])[: x.shape[0]]
 

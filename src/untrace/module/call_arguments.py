@@ -72,7 +72,7 @@ def function_of(
     role = "one" if type(equation.callee) is Map else "function"
     own, authored = function_hint(body, role, equation)
     hint = identifier(signature.name or own, role)
-    inside = _all_called(body) if alone else ""
+    inside = _all_called(body)
     if alone:
         # Before what is in it takes that name, unless that is the very function.
         own_name = w.module.scope.fresh(f"{hint}_called" if inside == hint else hint)
@@ -81,7 +81,7 @@ def function_of(
     else:
         packed = {p for a in arguments for p in a.places}
         closed = [(v, operands[i]) for i, v in enumerate(body.params) if i not in packed]
-        own_name = w.scope.fresh(hint)
+        own_name = w.scope.fresh(role if inside == hint else hint)
         scope = Scope(w.module.scope)
         scope.claim_parameter(own_name)
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):

@@ -36,6 +36,7 @@ _BETWEEN = 8  # two sizes, that all but one of some is not another
 # An image that is halved several times needs a size that can be halved.
 _MOST_HALVED = 16
 _MOST_ATTEMPTS = 5
+_FEW = 4  # sizes, of which one may be the program's own
 _PRIMES = (5, 7, 11, 13, 17)  # how often as large as the example's are dimensions that are taken apart
 _MOST_NEAR = 2  # of them also with sizes that are near the example's
 _MOST_READ = 2000  # characters of an error
@@ -380,8 +381,8 @@ def _choices(
     is_one: Callable[[Tied], bool],
     apart: Container[tuple[Place, ...]],
 ) -> Iterator[list[Tied]]:
-    """All together; then those that are not a model's alone; those that are the first axis wherever they stand (batches);
-    and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has,
+    """All together; of a few all but one; then those that are not a model's alone; those that are the first axis wherever they
+    stand (batches); and each of those alone. What is taken apart in strides is tried as if it were not, then with the factors that it has,
     then left as it is. apart: what is left out, which may become more after each."""
     several = [t for t in tied if not is_one(t)]
     whole = [t for t in several if not t.strided]
@@ -390,12 +391,14 @@ def _choices(
     first = [t for t in leading if len({n for n, _ in t.places}) > 1] or leading
     as_if_whole = [replace(t, strided=False) for t in several]
     alone = [[t] for t in reversed(first or [t for t in several if all(axis == 0 for _, axis in t.places)])]
+    all_but_one = [[t for t in several if t is not left] for left in reversed(several)] if len(several) <= _FEW else []
     seen: list[list[Tied]] = [[]]
     for choice in (
         [replace(t, strided=False) for t in tied],
         as_if_whole,
         several,
         whole,
+        *all_but_one,
         data,
         leading,
         first,

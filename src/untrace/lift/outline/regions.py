@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Container, Sequence
 from types import CodeType
 from typing import Any, Protocol
@@ -185,7 +186,8 @@ class Region:
 
 def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) -> None:
     """Makes one call of all that a function does which is mapped or differentiated, where it is itself one that is called
-    elsewhere: `jax.vjp(partial(f, z=z), x)` is of a function that closes over values, and calls `f`."""
+    elsewhere: `jax.vjp(partial(f, z=z), x)` is of a function that closes over values, and calls `f`. So are two objects of
+    one class that are mapped."""
     given: set[Function] = set()
     for equation in [e for region in regions for e in region.equations]:
         if type(equation.callee) is Map or derivative_in(equation.callee) is not None:
@@ -196,12 +198,15 @@ def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) 
         inner = [item for item in stack.pop().items if type(item) is Call]
         called.update(call.callee.code for call in inner if call.callee is not None)
         stack += inner
-    for region in regions:
-        if region.function not in given:
-            continue
+    every: list[tuple[Region, Frame]] = []
+    for region in regions if given else ():
         frames = [frames[0] for e in region.equations if (frames := provenance.site(e.origin).frames)]
-        if len({frame.code for frame in frames}) == 1 and frames[0].code in called:
-            whole, root = Call((), frames[0]), region.root
+        if region.function in given and len({frame.code for frame in frames}) == 1:
+            every.append((region, frames[0]))
+    count = Counter(frame.code for _, frame in every if not frame.code.co_freevars)
+    for region, frame in every:
+        if frame.code in called or count[frame.code] > 1:
+            whole, root = Call((), frame), region.root
             whole.items, root.items = root.items, []
             root.items.append(whole)
 
