@@ -61,6 +61,13 @@ def swings(state: Any) -> Any:
     return lax.fori_loop(0, 10, body, state)
 
 
+def fibonacci(x: Any) -> Any:
+    def body(i: Any, s: Any) -> Any:
+        return {"last": s["next"], "next": s["last"] + s["next"]}
+
+    return lax.fori_loop(0, 10, body, {"last": x, "next": x})["last"]
+
+
 def powers(state: Any, n: Any) -> Any:
     def body(i: Any, s: Any) -> Any:
         return {"m": s["m"], "v": s["m"] @ s["v"], "n": s["n"] + i}
@@ -141,6 +148,8 @@ CASES: list[Any] = [
         ({"pos": f32(3), "vel": f32(3)},),
         ["def body(_, s):", 'return {"pos": ', "return lax.fori_loop(0, 10, body, state)"],
     ),
+    # What one leaf becomes is another one as it is.
+    (fibonacci, (f32(3),), ['lax.fori_loop(0, 10, body, {"last": x, "next": x})', 'return s["last"]']),
     (powers, ({"m": f32(3, 3), "v": f32(3), "n": 0}, 4), ["def body(i, s):", "lax.fori_loop(0, n, body, state)"]),
     (solve, (jnp.eye(3) * 2, f32(3)), ['s["rs"]', '"tol": s["tol"]', 'return s["x"]']),
     (

@@ -191,6 +191,14 @@ def test_gradients_that_are_named_tuples():
     assert "Model(layers=d_layers, head=" in source, source
 
 
+def test_gradients_that_a_loop_without_a_carry_stacks():
+    def mapped(params, x):
+        return jnp.sum(lax.map(lambda p: jnp.tanh(x @ p["w"] + p["b"]), params) ** 2)
+
+    source = written(jax.grad(mapped), LAYERS["mlp"], X)
+    assert 'return None, {"b": ' in source and "_, grads = lax.scan(" in source, source
+
+
 def test_statistics_that_a_loop_stacks_have_the_authors_name():
     def measured(params, x):
         def step(c, p):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,23 +15,30 @@ _COUNTS = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear"})
 _SAID = frozenset({"jaxpr", "length", "reverse", "unroll"})
 
 
-def is_plain_scan(equation: Equation) -> bool:
+def is_plain_scan(equation: Equation, carried: Sequence[int] | None = None) -> bool:
     """Whether `lax.scan` of a function that closes over the constants makes this scan.
 
     (It turns a carry that the body only forwards into a constant, and drops an output that is an input.)
+    carried: the places of what its author carries, where that is more than the scan does.
     """
     loop = callee_of(equation, Scan)
     function, consts, carries, params = loop.body, loop.consts, loop.carries, equation.params
-    inputs = equation.inputs
-    init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
     state, elements = function.params[consts : consts + carries], function.params[consts + carries :]
     return not (
         any(v for k, v in params.items() if k not in _COUNTS and k not in _SAID)
-        or not closes_simply(function, consts, inputs)
         or any(r is p for r, p in zip(function.results[:carries], state, strict=True))
         or any(r is p for r in function.results[carries:] for p in elements)
-        or any(type(a) is Literal for a in xs)
-        or not same_weak_types(init, state)
+        or any(type(a) is Literal for a in equation.inputs[consts + carries :])
+        or not closes_around(function, equation.inputs, consts, carried or range(consts, consts + carries))
+    )
+
+
+def closes_around(function: Function, inputs: Sequence[Atom], consts: int, carried: Sequence[int]) -> bool:
+    """Whether a loop's function may close over the constants that it does not carry, and the carry begins with the types
+    that it has inside. carried: places among the parameters."""
+    closed = [i for i in range(consts) if i not in carried]
+    return closes_simply(function, closed, inputs) and same_weak_types(
+        [inputs[p] for p in carried], [function.params[p] for p in carried]
     )
 
 
@@ -45,13 +52,13 @@ def used_values(*functions: Function) -> set[Value]:
     return found
 
 
-def closes_simply(function: Function, count: int, outside: Sequence[Atom]) -> bool:
-    """Whether a Python function may close over the first `count` parameters: distinct variables or arrays outside.
+def closes_simply(function: Function, places: Iterable[int], inputs: Sequence[Atom]) -> bool:
+    """Whether a Python function may close over the parameters at `places`: distinct variables or arrays outside.
 
     (A closed-over number would become part of the equations that use it; one variable under two names, one constant.)
     """
     used = used_values(function)
-    atoms = [a for p, a in zip(function.params[:count], outside, strict=False) if p in used]
+    atoms = [inputs[i] for i in places if function.params[i] in used]
     return not any(map(_is_number, atoms)) and len(set(atoms)) == len(atoms)
 
 

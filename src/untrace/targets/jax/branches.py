@@ -65,7 +65,7 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
             body = loop_trees.TreeBody(w, branch, fallback, closed)
             for tree in arguments:
                 word = "_" + clean(body.root_of(tree), "x")
-                body.parameter(tree, False, used, "x", "_" if len(arguments) == 1 else body.writer.scope.fresh(word))
+                body.take(tree, "x", used, "_" if len(arguments) == 1 else body.writer.scope.fresh(word))
             body.equations()
         else:
             body = Body(w, branch, fallback, closed)

@@ -1,37 +1,32 @@
-"""Loops with the author's pytrees: `state, losses = lax.scan(step, state, batches)`, where a jaxpr has the leaves.
+"""Functions of loops with the author's pytrees: `state, losses = lax.scan(step, state, batches)`, where a jaxpr has leaves.
 
 What the trees of a loop's functions are, the capture has noted (`capture/body_trees.py`). A tuple is taken apart as the
-author did; of every other tree the leaves are written where they are used. Loops over single arrays and tuples of them
-are written by `loops`.
+author did; of every other tree the leaves are written where they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
 
 import jax
 
-from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
-from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Cond, Equation, Function, Literal, Scan, Value
-from untrace.ir.scans import closes_simply, same_weak_types, used_values
+from untrace.ir.nodes import Atom, Cond, Equation, Function, Literal, Value
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming import parameters
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import last_word, reach
 from untrace.module.grouping.bound_leaves import bind_leaves, own_uses
 from untrace.module.interface.put_together import inner_nodes, is_readable, rebuilt
-from untrace.module.library_calls import argument
-from untrace.module.nested import Body, argument_words, hint_of, scan_options
+from untrace.module.nested import Body, argument_words, hint_of
 from untrace.module.rules import WRITTEN, Whole
 from untrace.provenance.sites import Provenance, names_by_part
 from untrace.python.statements import Assign, Parameter, Unpacked, returned
 from untrace.python.tree import Expr, Leaf, Name, Symbol, Text, Tuple
 
-# What a scan's parameters say of how its operands are counted, or what is written anyway.
-_KNOWN = frozenset({"num_consts", "num_carry", "ft_in", "ft_out", "linear", "jaxpr", "length", "reverse", "unroll"})
+# What a parameter is called that is handed from one iteration to the next.
+CARRIED = ("carry", "state")
 
 
 def trees_of(w: Any, body: Function) -> BodyTrees | None:
@@ -63,243 +58,117 @@ def _is_reached(example: Any) -> bool:
     return jax.tree_util.all_leaves([example]) or reach(example, Name("x")) is not None
 
 
-def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Any:
-    """`lax.scan` or `lax.map`; None where the trees are not known, or the public function makes another equation."""
-    trees = trees_of(w, jaxpr)
-    if trees is None or trees.kind != "scan" or len(trees.args) != 2 or len(trees.out.parts()) != 2:
-        return None
-    equation = w.equation
-    carry, x = trees.args
-    loop = callee_of(equation, Scan)
-    consts, carries = loop.consts, loop.carries
-    inputs = equation.inputs
-    xs = inputs[consts + carries :]
-    if any(v for k, v in equation.params.items() if k not in _KNOWN) or any(type(a) is Literal for a in xs):
-        return None
-    elements = set(jaxpr.params[consts + carries :])
-    if any(r in elements for r in jaxpr.results[carries:]) or not _is_plain(equation, jaxpr, carry, consts, 0):
-        return None
-    plain_map = not carry.places and bool(xs) and not reverse and unroll == 1 and len(jaxpr.results) > 0
-    written = _Written(w)
-    body = _body(w, jaxpr, "one" if plain_map else "step", carry, consts, operands)
-    used = used_values(jaxpr)
-    if not plain_map:
-        body.parameter(carry, True, used, "carry", "_" if xs else "_carry")
-    body.parameter(x, False, used, "inputs")
-    last, ys = trees.out.parts()
-    try:
-        body.equations()
-        if plain_map:
-            call = w.lax("map", body.finish(body.value(ys)), given(w, x, operands))
-            return assign(w, [(ys, ())], jaxpr, call, "out")
-        function = body.finish(Tuple([body.value(last), body.value(ys)]))
-        kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll)
-        arguments = [given(w, carry, operands), *([given(w, x, operands)] if xs else [])]
-        return assign(w, [(last, (0,)), (ys, (1,))], jaxpr, w.lax("scan", function, *arguments, **kwargs), body.word)
-    except UnsupportedPrimitiveError:  # a tree that has no source form
-        written.take_back()
-        return None
-
-
-def while_(w: Any, operands: Sequence[Expr], cond: Function, body: Function, cond_consts: int, body_consts: int) -> Any:
-    """`lax.while_loop`; None as for `scan`."""
-    trees = trees_of(w, body)
-    if trees is None or trees.kind != "while_body" or len(trees.args) != 1:
-        return None
-    equation = w.equation
-    state = trees.args[0]
-    if (
-        any(v is not None for v in equation.params.values())
-        or not closes_simply(cond, cond_consts, equation.inputs)
-        or not _is_plain(equation, body, state, body_consts, cond_consts)
-    ):
-        return None
-    written = _Written(w)
-    read = used_values(cond)
-    # What the body only hands on, the condition does not read: JAX would have left it in the carry.
-    seen = [cond.params[cond_consts + p - body_consts] if p >= body_consts else None for p in state.places]
-    check = TreeBody(w, cond, "keep_going", zip(cond.params[:cond_consts], operands, strict=False))
-    moved = _body(w, body, "body", state, body_consts, operands[cond_consts:])
-    check.names = moved.names  # they are of one thing
-    check.words = moved.words
-    try:
-        check.parameter(state, True, read, "state", "_", seen)
-        check.equations()
-        condition = check.finish(check.writer.atom(cond.results[0]))
-        moved.parameter(state, True, used_values(body), "state", "_")
-        moved.equations()
-        function = moved.finish(moved.value(trees.out))
-        init = given(w, state, operands[cond_consts:])
-        return assign(
-            w, [(trees.out, ())], body, w.lax("while_loop", condition, function, init), moved.word, cond_consts
-        )
-    except UnsupportedPrimitiveError:
-        written.take_back()
-        return None
-
-
-def fori(
-    w: Any,
-    operands: Sequence[Expr],
-    jaxpr: Function,
-    step: Equation,
-    bounds: Sequence[Expr],
-    shift: int,
-    consts: int,
-    kwargs: dict[str, Any],
-) -> Any:
-    """`lax.fori_loop`; None where the trees are not known. `step` is the equation that counts.
-
-    shift: how many operands the equation has before the constants of the body.
-    """
-    trees = trees_of(w, jaxpr)
-    if trees is None or trees.kind != "fori_loop":
-        return None
-    counter, *_, state = trees.args[0].parts()
-    out = trees.out if len(trees.args) == 1 else trees.out.parts()[0]
-    last = out.parts()[-1]
-    if not state.nested() or not _is_plain(w.equation, jaxpr, state, consts, shift):
-        return None
-    written = _Written(w)
-    body = _body(w, jaxpr, "body", state, consts, operands[shift:])
-    equations = [e for e in jaxpr.equations if e is not step]
-    results = [r for r in map(body.atom_of, last.places) if type(r) is Value]
-    used = used_values(Function(jaxpr.name, (), equations, results))
-    try:
-        body.parameter(counter, False, used, "i")
-        body.parameter(state, True, used, "state", "_state")
-        body.equations(equations, results)
-        function = body.finish(body.value(last))
-        call = w.lax("fori_loop", *bounds, function, given(w, state, operands[shift:]), **kwargs)
-        return assign(w, [(last, ())], jaxpr, call, body.word, shift)
-    except UnsupportedPrimitiveError:
-        written.take_back()
-        return None
-
-
-def _is_plain(equation: Equation, body: Function, carry: Tree, consts: int, shift: int) -> bool:
-    """Whether the constants that are not in the carry can be closed over, and the carry begins with its own types."""
-    inputs = equation.inputs[shift:]
-    inside = set(carry.places)
-    closed = [i for i in range(consts) if i not in inside]
-    function = Function(body.name, [body.params[i] for i in closed], body.equations, body.results)
-    handed_on = [p for p in carry.places if p >= consts]
-    if any(r is body.params[p] for r, p in zip(body.results, handed_on, strict=False)):
-        return False  # JAX would have made a constant of it
-    return closes_simply(function, len(closed), [inputs[i] for i in closed]) and same_weak_types(
-        [inputs[p] for p in carry.places], [body.params[p] for p in carry.places]
-    )
-
-
-class _Written:
-    """What a writer has written so far: it can be taken back to this."""
-
-    def __init__(self, w: Any):
-        self.w = w
-        self.count = len(w.statements)
-
-    def take_back(self) -> None:
-        del self.w.statements[self.count :]
-
-
 # ---------------------------------------------------------------- the function
 
 
-def _body(w: Any, function: Function, fallback: str, carry: Tree, consts: int, operands: Sequence[Expr]) -> TreeBody:
-    inside = set(carry.places)
-    pairs = [
-        (p, x) for i, (p, x) in enumerate(zip(function.params[:consts], operands, strict=False)) if i not in inside
-    ]
-    return TreeBody(w, function, fallback, pairs)
+class LoopBody(Body):
+    """A nested function that takes what a loop hands to it. `consts`: how many of its parameters it closes over; `operands`:
+    what the loop gets for its parameters; `shift`: how many operands the loop has before them."""
+
+    def __init__(
+        self,
+        w: Any,
+        function: Function,
+        fallback: str,
+        closed: Iterable[tuple[Value, Expr]],
+        consts: int = 0,
+        operands: Sequence[Expr] = (),
+        shift: int = 0,
+    ):
+        super().__init__(w, function, fallback, closed)
+        self.consts, self.operands, self.shift = consts, operands, shift
+        self.words = argument_words(function, 0)
+        self.model = self  # the function whose places and names are meant
+        self.leaves: list[tuple[Value, Leaf]] = []  # of trees that it takes
+
+    def beside(self, function: Function, fallback: str, consts: int, operands: Sequence[Expr]) -> Self:
+        """Another function, which takes the same and calls it the same."""
+        closed = zip(function.params[:consts], operands, strict=False)
+        other = type(self)(self.outer, function, fallback, closed, consts)
+        other.model = self
+        return other
+
+    def value_of(self, place: int) -> Value | None:
+        """The parameter for what the model has at this place; None for what it closes over and this function lacks."""
+        if self.model is self:
+            return self.function.params[place]
+        return self.function.params[place - self.model.consts + self.consts] if place >= self.model.consts else None
+
+    def equations(self, equations: Sequence[Equation] | None = None, results: Sequence[Atom] | None = None) -> None:
+        """Writes what the function does: all of it, or these equations for these results."""
+        equations = self.function.equations if equations is None else equations
+        results = self.function.results if results is None else results
+
+        def word(value: Value, leaf: Leaf) -> str:
+            return value.hint if value.named and value.hint else last_word(leaf)
+
+        if self.leaves:
+            start = len(self.writer.statements)
+            bind_leaves(self.writer, self.leaves, equations, results, word)
+            self.heads.extend(self.writer.statements[start:])
+        self.writer.equations(equations, results)
 
 
-class TreeBody(Body):
+class TreeBody(LoopBody):
     """A nested function that takes trees."""
 
-    def __init__(self, w: Any, function: Function, fallback: str, closed: Any):
-        super().__init__(w, function, fallback, closed)
-        self.names = parameters.unpacked_names(function.jaxpr)
+    def __init__(self, w: Any, function: Function, *args: Any):
+        super().__init__(w, function, *args)
+        self.own_names = parameters.unpacked_names(function.jaxpr)
         self.is_known = parameters.has_source(function.jaxpr)
-        self.words = argument_words(function, 0)
-        self.leaves: list[tuple[Value, Leaf]] = []
-        self.carry = ""
+        self.word = "out"  # for the first result
         self.is_carry = False  # what is bound now
-
-    @property
-    def word(self) -> str:
-        """The name of the carry."""
-        return self.carry.strip("_") or "carry"
 
     def root_of(self, tree: Tree) -> str:
         """What the author calls the parameter that a tree is, or is in; "" where that is not known."""
-        roots = {self.words[p][0] for p in tree.places if p < len(self.words)}
+        words = self.model.words
+        roots = {words[p][0] for p in tree.places if p < len(words)}
         return roots.pop() if len(roots) == 1 else ""
 
     def atom_of(self, place: int) -> Any:
         """A result, or the parameter that stands for it."""
         return self.function.results[place] if place >= 0 else self.function.params[-1 - place]
 
-    def parameter(  # pyrefly: ignore[bad-override]
-        self,
-        tree: Tree,
-        is_carry: bool,
-        used: set[Value],
-        fallback: str,
-        empty: str = "_",
-        values: Sequence[Value | None] | None = None,
-    ) -> None:
+    def take(self, tree: Tree, role: str, used: set[Value], empty: str = "_") -> None:
         """Adds one parameter: itself for a leaf, a tuple that is taken apart first, or a tree.
 
-        `values`: those of the leaves, where they are not the function's parameters at these places.
+        role: what it is called where the author's name is not known. empty: its name where nothing uses it.
         """
-        if values is None:
-            values = [self.function.params[p] for p in tree.places]
         self.types.append(None)
-        self.is_carry = is_carry
+        self.is_carry = role in CARRIED
         root = self.root_of(tree)
-        self.params.append(Parameter(self._bind(tree, values, (root,), root or fallback, used, empty)))
-        if is_carry:
-            self.carry = self.params[-1].name
+        self.params.append(Parameter(self._bind(tree, (root,), root or role, used, empty)))
+        if self.is_carry:
+            self.word = self.params[-1].name.strip("_") or "carry"
 
-    def _bind(
-        self, tree: Tree, values: Sequence[Value | None], path: parameters.Path, word: str, used: set[Value], empty: str
-    ) -> str:
+    def _bind(self, tree: Tree, path: parameters.Path, word: str, used: set[Value], empty: str) -> str:
         """The variable that holds a tree: a new one."""
         inner = self.writer
+        values = [self.value_of(p) for p in tree.places]
         if not any(v in used for v in values):
-            for value in values:
-                if value is not None:
-                    inner.names[value] = Name("_")
+            inner.names.update((v, Name("_")) for v in values if v is not None)
             return empty
         if tree.is_leaf:
-            (value,) = values
-            return inner.bind_parameter(value, word).id
+            return inner.bind_parameter(values[0], word).id
         base = identifier(clean(word), "state")
         name = Name(inner.scope.fresh(base), Symbol(author=base))
-        if not tree.nested() and self._comes_whole(values):
-            found = reach(tree.example, name) or []
-            self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
-            if None not in values:
-                inner.trees.add(name, tree.example, values)
-            return name.id
-        if self._is_unpacked(tree, path):
+        is_whole = not tree.nested() and self._comes_whole(values)
+        if not is_whole and self._is_unpacked(tree, path):
             at = len(inner.statements)
             inner.statements.append(None)
             bound = []
-            place = 0
             for i, part in enumerate(tree.parts()):
-                own = values[place : place + len(part.places)]
-                place += len(part.places)
                 step = (*path, i)
-                word = self.names.get(step) or (self._leaf_word(part, own) if part.is_leaf else f"{name.id}_{i}")
-                bound.append(self._bind(part, own, step, word, used, "_"))
+                word = self.model.own_names.get(step) or (self._leaf_word(part) if part.is_leaf else f"{name.id}_{i}")
+                bound.append(self._bind(part, step, word, used, "_"))
             inner.statements[at] = Assign(bound, name)
             return name.id
         found = reach(tree.example, name) or []
         self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
         if None not in values:
             inner.trees.add(name, tree.example, values)
-            inner.trees.arguments.update(values)
+            if not is_whole:
+                inner.trees.arguments.update(values)
         return name.id
 
     def _comes_whole(self, values: Sequence[Value | None]) -> bool:
@@ -316,25 +185,14 @@ class TreeBody(Body):
         """
         if type(tree.example) not in (tuple, list) or len(tree.example) < 2:
             return False
-        by_author = any(name[:-1] == path for name in self.names)
+        by_author = any(name[:-1] == path for name in self.model.own_names)
         if type(tree.example) is list:
             return by_author
         return by_author or not tree.nested() or len(path) == 1 and self.is_carry and not self.is_known
 
-    def _leaf_word(self, part: Tree, values: Sequence[Value | None]) -> str:
-        return hint_of(*values) or self.words[part.places[0]][1] or "value"
-
-    def equations(self, equations: Any = None, results: Any = None) -> None:
-        equations = self.function.equations if equations is None else equations
-        results = self.function.results if results is None else results
-
-        def word(value: Value, leaf: Leaf) -> str:
-            return value.hint if value.named and value.hint else last_word(leaf)
-
-        start = len(self.writer.statements)
-        bind_leaves(self.writer, self.leaves, equations, results, word)
-        self.heads.extend(self.writer.statements[start:])
-        self.writer.equations(equations, results)
+    def _leaf_word(self, leaf: Tree) -> str:
+        (place,) = leaf.places
+        return hint_of(self.value_of(place)) or self.model.words[place][1] or "value"
 
     def finish(self, value: Expr) -> Expr:
         return super().finish(returned(self.writer.statements, value, self.writer.module.local_definitions))
@@ -345,6 +203,15 @@ class TreeBody(Body):
             return Text("None") if tree.example is None else rebuilt(self.writer, tree.example, [], True)
         atoms = [self.writer.atom(self.atom_of(p)) for p in tree.places]
         return atoms[0] if tree.is_leaf else rebuilt(self.writer, tree.example, atoms, True)
+
+    def given(self, tree: Tree) -> Expr:
+        """What the loop is given for a parameter."""
+        return given(self.outer, tree, self.operands)
+
+    def bound(self, call: Expr, trees: Sequence[Tree]) -> Any:
+        """What the rule of the primitive gives: the call, whose results are bound as these trees."""
+        paths: list[tuple[int, ...]] = [()] if len(trees) == 1 else [(i,) for i in range(len(trees))]
+        return assign(self.outer, list(zip(trees, paths, strict=True)), self.function, call, self.word, self.shift)
 
 
 # ---------------------------------------------------------------- the call

@@ -3,101 +3,71 @@
 Each function here gives what the rule of its primitive should return, or None where the loop cannot be said this way;
 then the exact form is written. Where the public function would make another equation (it turns a carry that the body
 only forwards into a constant, drops an output that is an input), it gives None.
+
+What the function of a loop takes and gives is the author's trees where these are known and can be written
+(`loop_trees`), and arrays and tuples of them otherwise, which are trees as well (`flat`): both are printed by one code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from untrace import jax_compat
+from untrace._errors import UnsupportedPrimitiveError
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Literal, Scan, Value
-from untrace.ir.scans import closes_simply, is_plain_scan, same_weak_types, used_values
+from untrace.ir.nodes import Atom, Equation, Function, Literal, Scan, Value
+from untrace.ir.scans import closes_around, closes_simply, is_plain_scan, used_values
+from untrace.ir.trees import BodyTrees, Tree
 from untrace.lift.naming.words import singular
 from untrace.module.grouping import stacked
 from untrace.module.grouping.accumulators import Carry
 from untrace.module.library_calls import argument, with_author_numbers
-from untrace.module.nested import Body, argument_words, group, hint_of, plain_equation, plural, root_name, scan_options
+from untrace.module.nested import group, hint_of, plain_equation, plural, root_name, scan_options
 from untrace.module.rules import Groups
 from untrace.python.tree import Call, Expr, Name, Tuple
-from untrace.targets.jax import loop_trees
+from untrace.targets.jax.loop_trees import CARRIED, LoopBody, TreeBody, trees_of
 
 _NUMBERED = re.compile(r"\w*_\d+")
 
-# Called with all their operands: the function stands in the module.
 
+def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Any:
+    """`lax.scan` or `lax.map`; `lax.fori_loop` of one that only counts."""
+    equation = w.equation
+    operands = with_author_numbers(w, equation, operands)
+    loop = callee_of(equation, Scan)
+    consts, first = loop.consts, loop.consts + loop.carries  # the place of the first element
+    xs = equation.inputs[first:]
 
-def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse: bool, unroll: int) -> Groups | None:
-    loop = callee_of(w.equation, Scan)
-    operands = with_author_numbers(w, w.equation, operands)
-    consts, carries = loop.consts, loop.carries
-    inputs = w.equation.inputs
-    init, xs = inputs[consts : consts + carries], inputs[consts + carries :]
-    state, elements = jaxpr.params[consts : consts + carries], jaxpr.params[consts + carries :]
-    found = loop_trees.scan(w, operands, jaxpr, length, reverse, unroll)
-    if found is not None:
-        return found
-    if not is_plain_scan(w.equation):
-        return None
-    if not xs and not reverse:
-        found = _static_fori(w, operands, jaxpr, length, unroll, consts, carries)
+    def written(carry: Tree, x: Tree, last: Tree, ys: Tree, known: bool = False) -> Any:
+        plain_map = not carry.places and bool(xs) and not reverse and unroll == 1 and len(jaxpr.results) > 0
+        body = _body(w, jaxpr, "one" if plain_map else "step", carry, consts, operands, 0, known)
+        used = used_values(jaxpr)
+        if not plain_map:
+            body.take(carry, "carry", used, "_" if xs else "_carry")
+        body.take(x, "inputs", used)
+        body.equations()
+        if plain_map:
+            return body.bound(w.lax("map", body.finish(body.value(ys)), body.given(x)), [ys])
+        function = body.finish(Tuple([body.value(last), body.value(ys)]))
+        arguments = [body.given(carry), *([body.given(x)] if xs else [])]
+        kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll)
+        return body.bound(w.lax("scan", function, *arguments, **kwargs), [last, ys])
+
+    trees = _known(w, jaxpr, "scan")
+    if trees is not None and len(trees.args) == 2 and len(trees.out.parts()) == 2:
+        is_plain = is_plain_scan(equation, trees.args[0].places)
+        found = _attempt(w, written, *trees.args, *trees.out.parts()) if is_plain else None
         if found is not None:
             return found
-    plain_map = not carries and bool(xs) and not reverse and unroll == 1 and len(jaxpr.results) > 0
-    fallback = "one" if plain_map else "step"
-    body = Body(w, jaxpr, fallback, zip(jaxpr.params[:consts], operands, strict=False))
-    words = argument_words(jaxpr, consts)
-    used = used_values(jaxpr)
-    carry = None
-    if not plain_map:
-        names = _state_names(state, jaxpr.results, init, w.equation.outputs, words)
-        empty = "_" if xs else "_carry"
-        added = w.module.sums.get(w.equation)
-        if added:
-            carry = Carry(w, body, added, consts, carries)
-            carry.bind(names, root_name(words[:carries], "carry"), used)
-        else:
-            body.parameter(state, names, root_name(words[:carries], "carry"), used, empty)
-    names = _element_names(elements, xs, words[carries:])
-    given = operands[consts + carries :]
-    rows = stacked.gone_through(w, given)
-    through = stacked.Elements(body, elements, rows)
-    if rows:
-        through.bind(names, [root for root, _ in words[carries:]], root_name(words[carries:], "inputs"), used)
-    else:
-        body.parameter(elements, names, root_name(words[carries:], "inputs"), used)
-    outs = len(jaxpr.results) - carries
-    made = w.module.rows.get(w.equation, [])
-    if carry is not None:
-        carry.equations()
-    else:
-        body.writer.equations(jaxpr.equations, jaxpr.results)
-    bases = _result_names(w.equation.outputs, jaxpr.results, body, state)
-    ys = stacked.value(body, jaxpr.results[carries:], made)
-    if plain_map:
-        call = w.lax("map", body.finish(ys), through.given(given))
-        return Groups(call, (outs,), bases, bound=_bound(w, None, carries, bases, made))
-    last = carry.value() if carry is not None else group([body.writer.atom(r) for r in jaxpr.results[:carries]])
-    function = body.finish(Tuple([last, ys]))
-    kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll)
-    first = _zeros_like(w, operands[consts : consts + carries], state, body) if carry is None else operands[consts:]
-    arguments = [carry.init(first) if carry is not None else group(first)]
-    if xs:
-        arguments.append(through.given(given))
-    call = w.lax("scan", function, *arguments, **kwargs)
-    return Groups(call, (carries, outs), bases, bound=_bound(w, carry, carries, bases, made))
-
-
-def _bound(
-    w: Any, carry: Carry | None, carries: int, bases: Sequence[str], made: Sequence[stacked.Row]
-) -> dict[int, Expr]:
-    """What the last carry and the stacked arrays are bound to, where there are trees among them."""
-    bound = {} if carry is None else {0: carry.targets(bases)}
-    if made:
-        bound[1 if carries else 0] = stacked.targets(w, w.equation.outputs[carries:], bases[carries:], made)
-    return bound
+    if not is_plain_scan(equation):
+        return None
+    found = None if xs or reverse else _static_fori(w, operands, jaxpr, length, unroll, consts, loop.carries)
+    if found is not None:
+        return found
+    carry, x = flat(jaxpr.params, consts, first), flat(jaxpr.params, first)
+    return written(carry, x, flat(jaxpr.results, 0, loop.carries), flat(jaxpr.results, loop.carries))
 
 
 def while_(
@@ -108,71 +78,78 @@ def while_(
     cond_nconsts: int,
     body_nconsts: int,
     params: dict[str, Any],
-) -> Groups | None:
-    operands = with_author_numbers(w, w.equation, operands)
-    found = loop_trees.while_(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
-    if found is not None:
-        return found
-    inputs = w.equation.inputs
-    consts = cond_nconsts + body_nconsts
-    init, outside = inputs[consts:], operands[consts:]
+) -> Any:
+    """`lax.while_loop`; `lax.fori_loop` of one that counts up to a bound."""
+    equation = w.equation
+    operands = with_author_numbers(w, equation, operands)
+    inputs = equation.inputs
     state, seen = body_jaxpr.params[body_nconsts:], cond_jaxpr.params[cond_nconsts:]
     read = used_values(cond_jaxpr)
-    forwarded = [r is p for r, p in zip(body_jaxpr.results, state, strict=True)]
-    if (
-        any(v is not None for v in params.values())
-        or not closes_simply(cond_jaxpr, cond_nconsts, inputs)
-        or not closes_simply(body_jaxpr, body_nconsts, inputs[cond_nconsts:])
-        or any(f and p not in read for f, p in zip(forwarded, seen, strict=True))
-        or not same_weak_types(init, state)
-    ):
+    # What the body only hands on JAX leaves in the carry where the condition reads it.
+    forwarded = [other for r, p, other in zip(body_jaxpr.results, state, seen, strict=True) if r is p]
+    if any(v is not None for v in params.values()) or not closes_simply(cond_jaxpr, range(cond_nconsts), inputs):
+        return None
+
+    def written(carry: Tree, last: Tree, known: bool = False) -> Any:
+        body = _body(w, body_jaxpr, "body", carry, body_nconsts, operands, cond_nconsts, known)
+        check = body.beside(cond_jaxpr, "keep_going", cond_nconsts, operands)
+        check.take(carry, "state", read)
+        check.equations()
+        condition = check.finish(check.writer.atom(cond_jaxpr.results[0]))
+        body.take(carry, "state", used_values(body_jaxpr))
+        body.equations()
+        function = body.finish(body.value(last))
+        return body.bound(w.lax("while_loop", condition, function, body.given(carry)), [last])
+
+    def is_plain(carried: Sequence[int]) -> bool:
+        return closes_around(body_jaxpr, inputs[cond_nconsts:], body_nconsts, carried)
+
+    trees = _known(w, body_jaxpr, "while_body")
+    if trees is not None and len(trees.args) == 1 and not forwarded and is_plain(trees.args[0].places):
+        found = _attempt(w, written, trees.args[0], trees.out)
+        if found is not None:
+            return found
+    carry = flat(body_jaxpr.params, body_nconsts)
+    if any(p not in read for p in forwarded) or not is_plain(carry.places):
         return None
     found = _dynamic_fori(w, operands, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
     if found is not None:
         return found
-    words = argument_words(body_jaxpr, body_nconsts)
-    if not any(root for root, _ in words):
-        words = argument_words(cond_jaxpr, cond_nconsts)
-    whole = root_name(words, "state")
     _share_names(state, seen)
-    names = _state_names(state, body_jaxpr.results, init, w.equation.outputs, words, seen)
-    closed = zip(cond_jaxpr.params[:cond_nconsts], operands, strict=False)
-    check = Body(w, cond_jaxpr, "keep_going", closed)
-    check.parameter(seen, [hint_of(s) or n for s, n in zip(state, names, strict=True)], whole, read)
-    check.writer.equations(cond_jaxpr.equations, cond_jaxpr.results)
-    condition = check.finish(check.writer.atom(cond_jaxpr.results[0]))
-    closed = zip(body_jaxpr.params[:body_nconsts], operands[cond_nconsts:], strict=False)
-    body = Body(w, body_jaxpr, "body", closed)
-    body.parameter(state, names, whole, used_values(body_jaxpr))
-    body.writer.equations(body_jaxpr.equations, body_jaxpr.results)
-    function = body.finish(group([body.writer.atom(r) for r in body_jaxpr.results]))
-    bases = _result_names(w.equation.outputs, body_jaxpr.results, body, state)
-    return Groups(w.lax("while_loop", condition, function, group(outside)), (len(init),), bases)
+    return written(carry, flat(body_jaxpr.results, 0))
 
 
-def _zeros_like(w: Any, init: Sequence[Expr], state: Sequence[Value], body: Body) -> list[Expr]:
-    """What the carry begins as, with `jnp.zeros_like(w)` for the zeros that become `d_w`."""
-    if not any(_is_zeros(expr) for expr in init):
-        return list(init)
-    named = {expr.id: value.aval for value, expr in w.names.items() if type(expr) is Name}
-    found: list[Expr] = []
-    for expr, value in zip(init, state, strict=True):
-        primal = body.name_of(value).removeprefix("d_")
-        aval = named.get(primal) if _is_zeros(expr) and primal != body.name_of(value) else None
-        alike = aval is not None and _same_array(aval, value.aval)
-        found.append(w.jnp("zeros_like", Name(primal)) if alike else expr)
-    return found
+def _known(w: Any, body: Function, kind: str) -> BodyTrees | None:
+    """The trees of a loop's function, as JAX traced it for a loop of this kind."""
+    trees = trees_of(w, body)
+    return trees if trees is not None and trees.kind == kind else None
 
 
-def _is_zeros(expr: Expr) -> bool:
-    return type(expr) is Call and expr.func == "jnp.zeros"
+def _body(
+    w: Any,
+    function: Function,
+    fallback: str,
+    carry: Tree,
+    consts: int,
+    operands: Sequence[Expr],
+    shift: int,
+    known: bool,
+) -> TreeBody | ArrayBody:
+    """The function of a loop, which closes over the constants that are not in the carry. shift: how many operands the loop
+    has before these constants; known: whether the author's trees are."""
+    own, inside = operands[shift:], set(carry.places)
+    closed = [(function.params[i], own[i]) for i in range(consts) if i not in inside]
+    return (TreeBody if known else ArrayBody)(w, function, fallback, closed, consts, own, shift)
 
 
-def _same_array(left: Any, right: Any) -> bool:
-    """Whether zeros like the one are of the type of the other: so are they on a mesh only where it varies alike."""
-    types = [getattr(a, "shape", None) for a in (left, right)]
-    plain = not (jax_compat.varying_axes(left) or jax_compat.varying_axes(right))
-    return plain and None not in types and types[0] == types[1] and left.dtype == right.dtype and not left.weak_type
+def _attempt(w: Any, write: Callable[..., Any], *trees: Tree) -> Any:
+    """What `write` gives for trees of the author's; None, and nothing is written, where one has no source form."""
+    count = len(w.statements)
+    try:
+        return write(*trees, known=True)
+    except UnsupportedPrimitiveError:
+        del w.statements[count:]
+        return None
 
 
 # ------------------------------------------------------------------ fori_loop
@@ -180,7 +157,7 @@ def _same_array(left: Any, right: Any) -> bool:
 
 def _static_fori(
     w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, unroll: int, consts: int, carries: int
-) -> Groups | None:
+) -> Any:
     """A scan that only counts: `fori_loop` with bounds that were known."""
     inputs, outputs = w.equation.inputs, w.equation.outputs
     if carries < 2 or len(jaxpr.results) != carries or not _unread(w, outputs[0]):
@@ -192,12 +169,12 @@ def _static_fori(
     start = int(lower.value)
     bounds = [argument(w, start, ()), argument(w, start + length, ())]
     kwargs = {"unroll": unroll} if unroll != 1 else {}
-    return _fori(w, operands, jaxpr, step, bounds, consts, consts, 1, kwargs)
+    return _fori(w, operands, jaxpr, step, bounds, 0, consts, 1, kwargs)
 
 
 def _dynamic_fori(
     w: Any, operands: Sequence[Expr], cond: Function, body: Function, cond_consts: int, body_consts: int
-) -> Groups | None:
+) -> Any:
     """A while loop that counts up to a bound: `fori_loop` with a bound that is computed."""
     inputs, outputs = w.equation.inputs, w.equation.outputs
     consts = cond_consts + body_consts
@@ -216,7 +193,7 @@ def _dynamic_fori(
         return None
     if type(upper) is not Value and type(lower) is not Value:
         return None  # known bounds make a scan
-    return _fori(w, operands, body, step, operands[consts : consts + 2], consts, body_consts, 2, {})
+    return _fori(w, operands, body, step, operands[consts : consts + 2], cond_consts, body_consts, 2, {})
 
 
 def _fori(
@@ -225,32 +202,37 @@ def _fori(
     jaxpr: Function,
     step: Equation,
     bounds: Sequence[Expr],
-    start: int,
+    shift: int,
     consts: int,
     skipped: int,
     kwargs: dict[str, Any],
-) -> Groups:
-    """`operands[start:]` are the carry, of which the first `skipped` belong to the loop itself; so do the body's parameters
-    after the constants. `step` is the equation that counts."""
-    equation = w.equation
-    found = loop_trees.fori(w, operands, jaxpr, step, bounds, start - consts, consts, kwargs)
-    if found is not None:
-        return found
-    state, results = jaxpr.params[consts + skipped :], jaxpr.results[skipped:]
-    init, outputs = equation.inputs[start + skipped :], equation.outputs[skipped:]
-    words = argument_words(jaxpr, consts)
-    counter = jaxpr.params[consts]
+) -> Any:
+    """shift: how many operands the equation has before the constants of the body. Of the body's other parameters, the
+    first `skipped` belong to the loop itself. `step` is the equation that counts."""
     equations = [e for e in jaxpr.equations if e is not step]
-    used = used_values(Function(jaxpr.name, (), equations, results))
-    body = Body(w, jaxpr, "body", zip(jaxpr.params[:consts], operands, strict=False))
-    body.parameter([counter], [words[0][1] or "i"], "i", used)
-    names = _state_names(state, results, init, outputs, words[skipped:])
-    body.parameter(state, names, root_name(words[skipped:], "state"), used, "_state")
-    body.writer.equations(equations, results)
-    function = body.finish(group([body.writer.atom(r) for r in results]))
-    bases = _result_names(outputs, results, body, state)
-    call = w.lax("fori_loop", *bounds, function, group(operands[start + skipped :]), **kwargs)
-    return Groups(call, (len(state),), bases, skipped)
+
+    def written(counter: Tree, state: Tree, last: Tree, known: bool = False) -> Any:
+        body = _body(w, jaxpr, "body", state, consts, operands, shift, known)
+        results = [jaxpr.results[p] if p >= 0 else jaxpr.params[-1 - p] for p in last.places]
+        used = used_values(Function(jaxpr.name, (), equations, results))
+        body.take(counter, "i", used)
+        body.take(state, "state", used, "_state")
+        body.equations(equations, results)
+        function = body.finish(body.value(last))
+        call = w.lax("fori_loop", *bounds, function, body.given(state), **kwargs)
+        return body.bound(call, [last])
+
+    trees = _known(w, jaxpr, "fori_loop")
+    if trees is not None:
+        counter, *_, state = trees.args[0].parts()
+        out = trees.out if len(trees.args) == 1 else trees.out.parts()[0]
+        if state.nested() and closes_around(jaxpr, w.equation.inputs[shift:], consts, state.places):
+            found = _attempt(w, written, counter, state, out.parts()[-1])
+            if found is not None:
+                return found
+    first = consts + skipped
+    state, last = flat(jaxpr.params, first), flat(jaxpr.results, skipped)
+    return written(flat(jaxpr.params, consts, consts + 1), state, last)
 
 
 def _increment(function: Function, counter: Value) -> Equation | None:
@@ -280,26 +262,6 @@ def _unread(w: Any, output: Value | None) -> bool:
     return output is None or not w.is_live(output)
 
 
-# ------------------------------------------------------------------ names
-
-
-def _state_names(
-    state: Sequence[Value],
-    results: Sequence[Any],
-    init: Sequence[Any],
-    outputs: Sequence[Any],
-    words: Sequence[tuple[str, str]],
-    others: Sequence[Value] = (),
-) -> list[str]:
-    """Names of carried values: the author's, else that of what they become, were or end as."""
-    fallback = "carry" if len(state) == 1 else "value"
-    found = []
-    for i, value in enumerate(state):
-        own = hint_of(value, *others[i : i + 1]) or words[i][1]
-        found.append(own or hint_of(results[i], init[i], outputs[i]) or fallback)
-    return found
-
-
 def _share_names(state: Sequence[Value], seen: Sequence[Value]) -> None:
     """What one function of a loop only numbers (`s_0`) has the name that the other knows it by."""
     for left, right in zip(state, seen, strict=True):
@@ -308,20 +270,122 @@ def _share_names(state: Sequence[Value], seen: Sequence[Value]) -> None:
                 own.hint = other.hint
 
 
-def _element_names(elements: Sequence[Value], xs: Sequence[Any], words: Sequence[tuple[str, str]]) -> list[str]:
-    found = []
-    for i, (value, whole) in enumerate(zip(elements, xs, strict=True)):
-        own = hint_of(value) or words[i][1]
-        found.append(own or singular(hint_of(whole)) or "x")
-    return found
+# ------------------------------------------------------------------ arrays
 
 
-def _result_names(outputs: Sequence[Any], results: Sequence[Any], body: Body, state: Sequence[Value]) -> list[str]:
-    """Bases for the names of results without a hint: the last carry is called like the carry, stacked values in plural."""
-    found = []
-    for i, _ in enumerate(outputs):
-        if i < len(state):
-            found.append(body.name_of(state[i]) or "carry")
+def flat(atoms: Sequence[Atom], start: int, stop: int | None = None) -> Tree:
+    """The parameters or results of a function from place `start` on as a tree: None, an array, or a tuple of arrays."""
+    avals = tuple([a.aval for a in atoms[start:stop]])
+    places = tuple(range(start, start + len(avals)))
+    return Tree(avals if len(avals) > 1 else avals[0] if avals else None, places)
+
+
+class ArrayBody(LoopBody):
+    """A nested function of which no trees are known: it takes and gives those of `flat`. Trees that are found among the
+    arrays after all `stacked` and `accumulators` write."""
+
+    def __init__(self, w: Any, function: Function, *args: Any):
+        super().__init__(w, function, *args)
+        self.state: list[Value] = []
+        self.sums: Carry | None = None
+        self.elements: stacked.Elements | None = None
+        self.made: Sequence[stacked.Row] = w.module.rows.get(w.equation, [])
+        self.other: ArrayBody | None = None  # the loop's other function, which knows names too
+
+    def beside(self, function: Function, fallback: str, consts: int, operands: Sequence[Expr]) -> ArrayBody:
+        self.other = other = super().beside(function, fallback, consts, operands)
+        if not any(root for root, _ in self.words[self.consts :]):
+            self.words[self.consts :] = other.words[consts:]
+        return other
+
+    def take(self, tree: Tree, role: str, used: set[Value], empty: str = "_") -> None:
+        w, places = self.outer, tree.places
+        values = [v for p in places if (v := self.value_of(p)) is not None]
+        words = [self.model.words[p] for p in places]
+        names, whole = self.model._names_of(places, role), root_name(words, role)
+        if role in CARRIED:
+            self.state = values
+        sums = w.module.sums.get(w.equation) if role == "carry" else None
+        rows = stacked.gone_through(w, [self.operands[p] for p in places]) if role == "inputs" else None
+        if sums:
+            self.sums = Carry(w, self, sums, self.consts, len(values))
+            self.sums.bind(names, whole, used)
+        elif rows:
+            self.elements = stacked.Elements(self, values, rows)
+            self.elements.bind(names, [root for root, _ in words], whole, used)
         else:
-            found.append(plural(hint_of(results[i])) if i < len(results) and hint_of(results[i]) else "ys")
-    return found
+            self.parameter(values, names, whole, used, empty)
+
+    def _names_of(self, places: Sequence[int], role: str) -> list[str]:
+        """What parameters are called where no hint says it: the author's name, else that of what they become, were or end
+        as, of the array that they are slices of, or of what they are."""
+        equation, function = self.outer.equation, self.function
+        found = []
+        for place in places:
+            outside, i = equation.inputs[self.shift + place], place - self.consts
+            known = [function.params[place], self.other.value_of(place) if self.other is not None else None]
+            name = hint_of(*known) or self.words[place][1]
+            if not name and role in CARRIED:
+                name = hint_of(function.results[i], outside, equation.outputs[i])
+                name = name or ("carry" if len(places) == 1 else "value")
+            elif not name and role == "inputs":
+                name = singular(hint_of(outside)) or "x"
+            found.append(name or role)
+        return found
+
+    def equations(self, equations: Sequence[Equation] | None = None, results: Sequence[Atom] | None = None) -> None:
+        if self.sums is not None:
+            self.sums.equations()
+        else:
+            super().equations(equations, results)
+
+    def value(self, tree: Tree) -> Expr:
+        if self.sums is not None and tree.places[:1] == (0,):
+            return self.sums.value()
+        made = self.made if tree.places[:1] == (len(self.state),) else ()
+        return stacked.value(self, [self.function.results[p] for p in tree.places], made)
+
+    def given(self, tree: Tree) -> Expr:
+        found = [self.operands[p] for p in tree.places]
+        if self.state and self.function.params[tree.places[0]] is self.state[0]:
+            return self.sums.init(found) if self.sums is not None else group(self._zeros_like(found))
+        return self.elements.given(found) if found and self.elements is not None else group(found)
+
+    def _zeros_like(self, init: Sequence[Expr]) -> list[Expr]:
+        """What the carry begins as, with `jnp.zeros_like(w)` for the zeros that become `d_w`."""
+        w = self.outer
+        if not any(_is_zeros(expr) for expr in init):
+            return list(init)
+        named = {expr.id: value.aval for value, expr in w.names.items() if type(expr) is Name}
+        found: list[Expr] = []
+        for expr, value in zip(init, self.state, strict=True):
+            primal = self.name_of(value).removeprefix("d_")
+            aval = named.get(primal) if _is_zeros(expr) and primal != self.name_of(value) else None
+            alike = aval is not None and _same_array(aval, value.aval)
+            found.append(w.jnp("zeros_like", Name(primal)) if alike else expr)
+        return found
+
+    def bound(self, call: Expr, trees: Sequence[Tree]) -> Groups:
+        w, results = self.outer, self.function.results
+        skip = len(results) - sum(len(t.places) for t in trees)
+        carried = len(self.state)
+        bases = [self.name_of(v) or "carry" for v in self.state]
+        bases += [plural(hint_of(r)) or "ys" for r in results[skip + carried :]]
+        bound: dict[int, Expr] = {}
+        if self.sums is not None:
+            bound[0] = self.sums.targets(bases)
+        if self.made:
+            outputs = w.equation.outputs[carried:]
+            bound[len(trees) - 1] = stacked.targets(w, outputs, bases[carried:], self.made)
+        return Groups(call, tuple([len(t.places) for t in trees]), bases, skip, bound)
+
+
+def _is_zeros(expr: Expr) -> bool:
+    return type(expr) is Call and expr.func == "jnp.zeros"
+
+
+def _same_array(left: Any, right: Any) -> bool:
+    """Whether zeros like the one are of the type of the other: so are they on a mesh only where it varies alike."""
+    types = [getattr(a, "shape", None) for a in (left, right)]
+    plain = not (jax_compat.varying_axes(left) or jax_compat.varying_axes(right))
+    return plain and None not in types and types[0] == types[1] and left.dtype == right.dtype and not left.weak_type

@@ -25,7 +25,7 @@ def custom_linear_solve(w: Any, operands: Sequence[Expr], const_lengths: Any, ja
     known = operands[given:]
     starts = [sum(counts[:i]) for i in range(len(counts))]
     for function, start, count in zip(jaxprs, starts, counts, strict=True):
-        if function is not None and not closes_simply(function, count, inputs[start : start + count]):
+        if function is not None and not closes_simply(function, range(count), inputs[start : start + count]):
             return None
     if matvec is None or solve is None or len(solve.results) != len(known):
         return None
