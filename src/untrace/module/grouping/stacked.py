@@ -17,21 +17,18 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Scan, Value
 from untrace.ir.scans import is_plain_scan
-from untrace.lift.naming.words import clean, singular
+from untrace.ir.trees import Tree
+from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word, reach, rows
-from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import leaf_behind
 from untrace.module.nested import Body, group, unpacked
 from untrace.provenance.sites import Provenance, names_by_part
-from untrace.python.statements import Assign, Parameter
 from untrace.python.tree import Expr, Leaf, Name
 
 Way = tuple[Step, ...]
@@ -63,52 +60,15 @@ def gone_through(w: Any, operands: Sequence[Expr]) -> list[Row]:
     return [Row(places, tuple(inside), w.trees.node(node), node) for places, inside, node in rows(leaves, ways)]
 
 
-class Elements:
-    """The parameter of a loop's body for what it goes through, with trees in it."""
+def as_trees(arrays: Sequence[Tree], found: Sequence[Row]) -> list[Tree]:
+    """Arrays as these trees and the other arrays."""
 
-    def __init__(self, body: Body, values: Sequence[Value], found: Sequence[Row]):
-        self.body, self.values = body, values
-        self.items = _with_trees(found, range(len(values)), lambda row: row)  # a Row for each tree, else a place
+    def of(row: Row) -> Tree:
+        leaves = [arrays[p] for p in row.places]
+        places = tuple([p for leaf in leaves for p in leaf.places])
+        return Tree(row.example, places).of([leaf.example for leaf in leaves])
 
-    def bind(self, names: Sequence[str], roots: Sequence[str], whole: str, used: set[Value]) -> None:
-        """Adds the parameter. roots: what the author calls the tree that each value is in, "" where that is not known."""
-        body, inner = self.body, self.body.writer
-        body.types.append(None)
-        if len(self.items) > 1:
-            body.params.append(Parameter(inner.scope.fresh(identifier(whole, "inputs"))))
-        leaves: list[tuple[Value, Leaf]] = []
-        targets = []
-        for item in self.items:
-            values = [self.values[p] for p in item.places] if type(item) is Row else [self.values[item]]
-            if not any(v in used for v in values):
-                inner.names.update((v, Name("_")) for v in values)
-                targets.append("_")
-            elif type(item) is Row:
-                said = {roots[p] for p in item.places}
-                word = said.pop() if len(said) == 1 else ""
-                root = Name(inner.scope.fresh(identifier(word or clean(singular(last_word(item.node))), "tree")))
-                example = jax.tree.unflatten(jax.tree.structure(item.example), [v.aval for v in values])
-                inner.trees.add(root, example, values)
-                leaves.extend(zip(values, [Leaf(root, way) for way in item.ways], strict=True))
-                targets.append(root.id)
-            else:
-                targets.append(inner.bind_parameter(values[0], names[item]).id)
-        if len(self.items) > 1:
-            inner.statements.append(Assign(targets, Name(body.params[-1].name)))
-        else:
-            body.params.append(Parameter(targets[0]))
-        function = body.function
-        start = len(inner.statements)
-        bind_leaves(inner, leaves, function.equations, function.results, _word)
-        body.heads.extend(inner.statements[start:])
-
-    def given(self, operands: Sequence[Expr]) -> Expr:
-        """What the loop is given."""
-        return group([item.node if type(item) is Row else operands[item] for item in self.items])
-
-
-def _word(value: Value, leaf: Leaf) -> str:
-    return value.hint if value.named and value.hint else last_word(leaf)
+    return with_trees(found, arrays, of)
 
 
 # ---------------------------------------------------------------- what it makes
@@ -147,7 +107,7 @@ def value(body: Body, results: Sequence[object], found: Sequence[Row]) -> Expr:
     """What the body gives for `results`."""
     inner = body.writer
     atoms = [inner.atom(r) for r in results]
-    return group(_with_trees(found, atoms, lambda row: rebuilt(inner, row.example, [atoms[p] for p in row.places])))
+    return group(with_trees(found, atoms, lambda row: rebuilt(inner, row.example, [atoms[p] for p in row.places])))
 
 
 def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found: Sequence[Row]) -> Expr:
@@ -167,10 +127,10 @@ def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found
         w.trees.add(root, row.example, values)
         return root
 
-    return unpacked(_with_trees(found, single, bind))
+    return unpacked(with_trees(found, single, bind))
 
 
-def _with_trees(found: Sequence[Row], single: Sequence[object], tree: Callable[[Row], object]) -> list[Any]:
+def with_trees(found: Sequence[Row], single: Sequence[object], tree: Callable[[Row], object]) -> list[Any]:
     """What stands for each value, and for each row of them."""
     starts = {row.places.start: row for row in found}
     inside = {place for row in found for place in row.places}

@@ -62,8 +62,8 @@ def _is_reached(example: Any) -> bool:
 
 
 class LoopBody(Body):
-    """A nested function that takes what a loop hands to it. `consts`: how many of its parameters it closes over; `operands`:
-    what the loop gets for its parameters; `shift`: how many operands the loop has before them."""
+    """A nested function that takes trees: None, an array and a tuple of arrays are some. `consts`: how many of its parameters
+    it closes over; `operands`: what the loop gets for all of them; `shift`: how many operands the loop has before these."""
 
     def __init__(
         self,
@@ -94,10 +94,48 @@ class LoopBody(Body):
             return self.function.params[place]
         return self.function.params[place - self.model.consts + self.consts] if place >= self.model.consts else None
 
+    def bind(self, tree: Tree, path: parameters.Path, word: str, used: set[Value], empty: str = "_") -> str:
+        """The variable that holds a tree: a new one."""
+        inner = self.writer
+        values = [self.value_of(p) for p in tree.places]
+        if not any(v in used for v in values):
+            inner.names.update((v, Name("_")) for v in values if v is not None)
+            return empty
+        if tree.is_leaf:
+            return inner.bind_parameter(values[0], word).id
+        base = identifier(clean(word), "state")
+        name = Name(inner.scope.fresh(base), Symbol(author=base))
+        elements = self.elements(tree, path)
+        if elements:
+            at = len(inner.statements)
+            inner.statements.append(None)
+            bound = [
+                self.bind(part, (*path, i), word or f"{name.id}_{i}", used) for i, (part, word) in enumerate(elements)
+            ]
+            inner.statements[at] = Assign(bound, name)
+            return name.id
+        found = reach(tree.example, name) or []
+        self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
+        if None not in values:
+            inner.trees.add(name, tree.example, values)
+            if tree.nested():
+                inner.trees.arguments.update(values)
+        return name.id
+
+    def elements(self, tree: Tree, path: parameters.Path) -> list[tuple[Tree, str]]:
+        """The elements of a tree that is taken apart, with what they are called, "" where nothing says it; none of a tree
+        that is not."""
+        raise NotImplementedError
+
     def equations(self, equations: Sequence[Equation] | None = None, results: Sequence[Atom] | None = None) -> None:
         """Writes what the function does: all of it, or these equations for these results."""
         equations = self.function.equations if equations is None else equations
         results = self.function.results if results is None else results
+        self.name_leaves(equations, results)
+        self.writer.equations(equations, results)
+
+    def name_leaves(self, equations: Sequence[Equation], results: Sequence[Atom]) -> None:
+        """Writes names for leaves of trees that these equations read several times."""
 
         def word(value: Value, leaf: Leaf) -> str:
             return value.hint if value.named and value.hint else last_word(leaf)
@@ -106,11 +144,10 @@ class LoopBody(Body):
             start = len(self.writer.statements)
             bind_leaves(self.writer, self.leaves, equations, results, word)
             self.heads.extend(self.writer.statements[start:])
-        self.writer.equations(equations, results)
 
 
 class TreeBody(LoopBody):
-    """A nested function that takes trees."""
+    """A nested function that takes the author's trees."""
 
     def __init__(self, w: Any, function: Function, *args: Any):
         super().__init__(w, function, *args)
@@ -137,39 +174,9 @@ class TreeBody(LoopBody):
         self.types.append(None)
         self.is_carry = role in CARRIED
         root = self.root_of(tree)
-        self.params.append(Parameter(self._bind(tree, (root,), root or role, used, empty)))
+        self.params.append(Parameter(self.bind(tree, (root,), root or role, used, empty)))
         if self.is_carry:
             self.word = self.params[-1].name.strip("_") or "carry"
-
-    def _bind(self, tree: Tree, path: parameters.Path, word: str, used: set[Value], empty: str) -> str:
-        """The variable that holds a tree: a new one."""
-        inner = self.writer
-        values = [self.value_of(p) for p in tree.places]
-        if not any(v in used for v in values):
-            inner.names.update((v, Name("_")) for v in values if v is not None)
-            return empty
-        if tree.is_leaf:
-            return inner.bind_parameter(values[0], word).id
-        base = identifier(clean(word), "state")
-        name = Name(inner.scope.fresh(base), Symbol(author=base))
-        is_whole = not tree.nested() and self._comes_whole(values)
-        if not is_whole and self._is_unpacked(tree, path):
-            at = len(inner.statements)
-            inner.statements.append(None)
-            bound = []
-            for i, part in enumerate(tree.parts()):
-                step = (*path, i)
-                word = self.model.own_names.get(step) or (self._leaf_word(part) if part.is_leaf else f"{name.id}_{i}")
-                bound.append(self._bind(part, step, word, used, "_"))
-            inner.statements[at] = Assign(bound, name)
-            return name.id
-        found = reach(tree.example, name) or []
-        self.leaves.extend((v, leaf) for v, leaf in zip(values, found, strict=True) if v is not None)
-        if None not in values:
-            inner.trees.add(name, tree.example, values)
-            if not is_whole:
-                inner.trees.arguments.update(values)
-        return name.id
 
     def _comes_whole(self, values: Sequence[Value | None]) -> bool:
         """Whether a tuple is only handed on to calls that take all of it."""
@@ -178,20 +185,23 @@ class TreeBody(LoopBody):
         }
         return not any(own_uses(self.writer.module, self.function, known).values())
 
-    def _is_unpacked(self, tree: Tree, path: parameters.Path) -> bool:
-        """Whether a tuple is taken apart: where the author did, one of leaves only, and a carry of unknown origin.
+    def elements(self, tree: Tree, path: parameters.Path) -> list[tuple[Tree, str]]:
+        """Taken apart is what the author did, a tuple of leaves that is no whole, and a carry of unknown origin."""
+        names = self.model.own_names
+        is_tuple = type(tree.example) is tuple and len(tree.example) > 1
+        is_flat = is_tuple and not tree.nested()
+        if is_flat and self._comes_whole([self.value_of(p) for p in tree.places]):
+            return []
+        by_author = type(tree.example) in (tuple, list) and len(tree.example) > 1 and any(n[:-1] == path for n in names)
+        if by_author or is_flat or is_tuple and len(path) == 1 and self.is_carry and not self.is_known:
+            parts = list(enumerate(tree.parts()))
+            return [(part, names.get((*path, i)) or self._leaf_word(part)) for i, part in parts]
+        return []
 
-        A list is where the author did.
-        """
-        if type(tree.example) not in (tuple, list) or len(tree.example) < 2:
-            return False
-        by_author = any(name[:-1] == path for name in self.model.own_names)
-        if type(tree.example) is list:
-            return by_author
-        return by_author or not tree.nested() or len(path) == 1 and self.is_carry and not self.is_known
-
-    def _leaf_word(self, leaf: Tree) -> str:
-        (place,) = leaf.places
+    def _leaf_word(self, part: Tree) -> str:
+        if not part.is_leaf:
+            return ""
+        (place,) = part.places
         return hint_of(self.value_of(place)) or self.model.words[place][1] or "value"
 
     def finish(self, value: Expr) -> Expr:

@@ -11,7 +11,7 @@ What the function of a loop takes and gives is the author's trees where these ar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from untrace import jax_compat
@@ -20,13 +20,17 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Equation, Function, Literal, Scan, Value
 from untrace.ir.scans import closes_around, closes_simply, is_plain_scan, used_values
 from untrace.ir.trees import BodyTrees, Tree
-from untrace.lift.naming.words import singular
+from untrace.lift.naming import parameters
+from untrace.lift.naming.words import clean, singular
+from untrace.module.access_paths import last_word
 from untrace.module.grouping import stacked
 from untrace.module.grouping.accumulators import Carry
 from untrace.module.library_calls import argument, with_author_numbers
 from untrace.module.nested import group, hint_of, plain_equation, plural, root_name, scan_options
 from untrace.module.rules import Groups
+from untrace.python.statements import Parameter
 from untrace.python.tree import Call, Expr, Name, Tuple
+from untrace.python.types import array_type, tuple_type
 from untrace.targets.jax.loop_trees import CARRIED, LoopBody, TreeBody, trees_of
 
 _NUMBERED = re.compile(r"\w*_\d+")
@@ -281,14 +285,15 @@ def flat(atoms: Sequence[Atom], start: int, stop: int | None = None) -> Tree:
 
 
 class ArrayBody(LoopBody):
-    """A nested function of which no trees are known: it takes and gives those of `flat`. Trees that are found among the
-    arrays after all `stacked` and `accumulators` write."""
+    """A nested function of which no trees are known: it takes and gives those of `flat`, in which arrays may be found to be
+    the leaves of one tree after all (`stacked`, `accumulators`)."""
 
     def __init__(self, w: Any, function: Function, *args: Any):
         super().__init__(w, function, *args)
         self.state: list[Value] = []
         self.sums: Carry | None = None
-        self.elements: stacked.Elements | None = None
+        self.rows: Sequence[stacked.Row] = ()  # trees among what it goes through
+        self.bases: Mapping[int, str] = {}
         self.made: Sequence[stacked.Row] = w.module.rows.get(w.equation, [])
         self.other: ArrayBody | None = None  # the loop's other function, which knows names too
 
@@ -306,15 +311,25 @@ class ArrayBody(LoopBody):
         if role in CARRIED:
             self.state = values
         sums = w.module.sums.get(w.equation) if role == "carry" else None
-        rows = stacked.gone_through(w, [self.operands[p] for p in places]) if role == "inputs" else None
         if sums:
             self.sums = Carry(w, self, sums, self.consts, len(values))
             self.sums.bind(names, whole, used)
-        elif rows:
-            self.elements = stacked.Elements(self, values, rows)
-            self.elements.bind(names, [root for root, _ in words], whole, used)
+            return
+        self.rows = stacked.gone_through(w, [self.operands[p] for p in places]) if role == "inputs" else []
+        for row in self.rows:
+            root = root_name([words[p] for p in row.places], "")
+            names[row.places.start] = root or clean(singular(last_word(row.node)), "tree")
+        self.bases = dict(zip(places, names, strict=True))
+        parts = stacked.as_trees([Tree(v.aval, (p,)) for p, v in zip(places, values, strict=True)], self.rows)
+        self.types.append(None if self.rows or not values else tuple_type([array_type(v.aval) for v in values]))
+        if len(parts) == 1:
+            bound = self.bind(parts[0], (0,), names[0], used, empty)
         else:
-            self.parameter(values, names, whole, used, empty)
+            bound = self.bind(Tree(tuple([p.example for p in parts]), places), (), whole, used, empty)
+        self.params.append(Parameter(bound))
+
+    def elements(self, tree: Tree, path: parameters.Path) -> list[tuple[Tree, str]]:
+        return [] if path else [(part, self.bases[part.places[0]]) for part in tree.parts()]
 
     def _names_of(self, places: Sequence[int], role: str) -> list[str]:
         """What parameters are called where no hint says it: the author's name, else that of what they become, were or end
@@ -335,6 +350,7 @@ class ArrayBody(LoopBody):
 
     def equations(self, equations: Sequence[Equation] | None = None, results: Sequence[Atom] | None = None) -> None:
         if self.sums is not None:
+            self.name_leaves(self.function.equations, self.function.results)
             self.sums.equations()
         else:
             super().equations(equations, results)
@@ -349,7 +365,7 @@ class ArrayBody(LoopBody):
         found = [self.operands[p] for p in tree.places]
         if self.state and self.function.params[tree.places[0]] is self.state[0]:
             return self.sums.init(found) if self.sums is not None else group(self._zeros_like(found))
-        return self.elements.given(found) if found and self.elements is not None else group(found)
+        return group(stacked.with_trees(self.rows, found, lambda row: row.node) if found else [])
 
     def _zeros_like(self, init: Sequence[Expr]) -> list[Expr]:
         """What the carry begins as, with `jnp.zeros_like(w)` for the zeros that become `d_w`."""
