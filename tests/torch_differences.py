@@ -446,7 +446,10 @@ NOT_KEPT = (
         "`x**0.5` and `x**-0.5` of -inf and -0.",
         "JAX raises to a power and gives inf and 0.; PyTorch takes a root and gives NaN and -0.",
     ),
-    ("`sqrt` of a complex number below its branch cut, `-2.5-0j`", "PyTorch goes by the sign of that zero, XLA does not"),
+    (
+        "`sqrt` of a complex number below its branch cut, `-2.5-0j`",
+        "PyTorch goes by the sign of that zero, XLA does not",
+    ),
     ("the derivative of `abs` at 0", "1 in JAX, 0 where PyTorch differentiates the text"),
     (
         "other derivatives where a function has none, where PyTorch differentiates the text",

@@ -31,9 +31,9 @@ from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
 from untrace.module.interface.guard import Guarded
 from untrace.prove.execute import checked
-from untrace.python import helpers
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
+from untrace.python import helpers
 from untrace.targets.base import Company, Target
 from untrace.targets.eager.guard import classes_in
 from untrace.targets.jax.guard import guarded_by
@@ -237,9 +237,9 @@ def _left_as_traced(source: str, numbers: SizeNumbers) -> float | None:
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_checked":
             continue  # how large a size may be
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            if node.value in following or -node.value in following:
-                return node.value
+        number = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(number, int | float) and type(number) is not bool and not following.isdisjoint({number, -number}):
+            return number
         stack.extend(ast.iter_child_nodes(node))
     return None
 

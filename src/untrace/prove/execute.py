@@ -23,7 +23,9 @@ _EDGES = (3, 4, 5, 7)  # of eight samples those with edge values, as `sample_inp
 _CONSTANT = (1, 2)  # those of zeros and of ones: matrices have no factors of their own there, logarithms cancel
 _FACTORS = frozenset({"cholesky", "lu", "qr", "geqrf", "householder_product", "eigh", "eig", "svd", "triangular_solve"})
 _EXPLAINED = 64  # times what one rounding of everything moves a result by, several may move it
-_EXPLAINED_NARROW = 4  # the same of integers, and of a type of 16 bits, of which 64 units are a sixteenth or a half of the number
+_EXPLAINED_NARROW = (
+    4  # the same of integers, and of a type of 16 bits, of which 64 units are a sixteenth or a half of the number
+)
 # Of the samples those where a number that may be a place in an array is outside of it, on either side.
 _OUTSIDE = (8, 9)
 _LINES = 300_000  # of Python that a text runs on a sampled input

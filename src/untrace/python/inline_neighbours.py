@@ -59,7 +59,8 @@ def fold_neighbours(
     definitions: Sequence[Statement], provenance: Provenance, folded: Folded, effects: bool, in_order: bool = False
 ) -> dict[Statement, Counter[str]]:
     """Folds such statements in functions, in place. folded: gets which equations stand in which; effects: whether what is
-    called may do more than compute; in_order: whether all is computed in the order in which it was. Gives the `words_of` those that had to be known."""
+    called may do more than compute; in_order: whether all is computed in the order in which it was. Gives the `words_of` those
+    that had to be known."""
     found: dict[Statement, Counter[str]] = {}
     for definition in definitions:
         if type(definition) is Def:

@@ -104,9 +104,7 @@ class Turns(AntiUnifier):
             return False
         found = [(j, n) for j, (_, value) in enumerate(self.template) for n in nodes_of(value)]
         every = sum(type(n) is Name and n.id == name for _, n in found)
-        shapes = [
-            j for j, n in found if type(n) is Attribute and n.name == "shape" and n.value.flat() == name
-        ]
+        shapes = [j for j, n in found if type(n) is Attribute and n.name == "shape" and n.value.flat() == name]
         return len(shapes) == every and max(shapes, default=0) <= place[0]
 
     def is_recurrence(self) -> bool:

@@ -20,7 +20,7 @@ from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
-from untrace.python.walk import nodes_of, rebuilt
+from untrace.python.walk import rebuilt
 
 
 def write_loop(

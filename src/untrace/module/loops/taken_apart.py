@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from untrace.module.access_paths import Bare
 from untrace.module.def_use import targets_of
@@ -22,12 +22,14 @@ from untrace.module.loops.of_calls import Element
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import Leaf, Name, Subscript, Text, Tuple
+from untrace.python.walk import copied
 
 
 def _is_taken_apart(statement: Statement) -> TypeGuard[Assign | Unpack]:
     """`a, b = value`, where the value is one."""
-    several = isinstance(statement, (Assign, Unpack)) and len(statement.targets) > 1
-    return several and type(statement.value) not in (Bare, Tuple)
+    if not isinstance(statement, (Assign, Unpack)):
+        return False
+    return len(statement.targets) > 1 and type(statement.value) not in (Bare, Tuple)
 
 
 class TakenApart:
@@ -37,7 +39,10 @@ class TakenApart:
     def __init__(self, body: Sequence[Statement], known: Known, fresh: Callable[[str], str]):
         self.leaves: dict[str, Leaf] = {}
         self.names: dict[str, tuple[str, ...]] = {}
-        self._was: dict[Statement, tuple[Statement, ...]] = {}  # by a new statement, what stands there otherwise
+        self._parts: dict[
+            Statement, Assign | Unpack
+        ] = {}  # by what takes a new variable apart, what stands there otherwise
+        self._others: dict[Statement, Statement] = {}  # the same by what binds no part but one
         local = {name for s in body for name in targets_of(s)}
         several = [s for s in body if _is_taken_apart(s)]
         widths = {known.key(s, local): len(s.targets) for s in several}
@@ -51,9 +56,7 @@ class TakenApart:
             else:
                 self.statements.append(statement)
 
-    def _as_others(
-        self, statement: Assign, known: Known, local: set[str], widths: dict[object, int]
-    ) -> Statement:
+    def _as_others(self, statement: Assign, known: Known, local: set[str], widths: dict[Any, int]) -> Statement:
         """`_, k = split(key)` for `k = split(key)[1]`, beside statements that bind all parts."""
         value = statement.value
         assert type(value) is Subscript
@@ -64,7 +67,7 @@ class TakenApart:
             return statement
         targets = [statement.targets[0] if n == place else "_" for n in range(width)]
         made = Assign(targets, value.value, statement.origin)
-        self._was[made] = (statement,)
+        self._others[made] = statement
         return made
 
     def _named(self, statement: Assign | Unpack, fresh: Callable[[str], str]) -> list[Statement]:
@@ -79,7 +82,7 @@ class TakenApart:
             name = fresh(base if base.endswith("s") else f"{base}s")
             parts = Assign(statement.targets, Name(name), statement.origin)
             found = [Assign([name], statement.value, statement.origin), parts]
-            self._was[found[0]], self._was[parts] = (), (statement,)
+            self._parts[parts] = statement
         self.names[name] = tuple(targets)
         for place, target in enumerate(targets):
             self.leaves[target] = Leaf(Name(name), (("item", str(place), len(targets)),))
@@ -87,13 +90,19 @@ class TakenApart:
 
     def restored(self, statements: Sequence[Statement]) -> list[Statement]:
         """Statements among which those are as they were of which no loop has become another."""
-        whole = {s.value.flat() for s in statements if self._was.get(s) and isinstance(s, Assign)}
+        parts = {s.value.flat(): s for s in statements if s in self._parts and isinstance(s, Assign)}
+        whole: dict[Statement, Any] = {}  # what is taken apart, as it reads now
         found: list[Statement] = []
         for statement in statements:
-            was = self._was.get(statement, (statement,))
-            found += was
-            if not was and not whole.issuperset(targets_of(statement)):
-                found.append(statement)  # a loop goes through it
+            targets = targets_of(statement)
+            if isinstance(statement, Assign) and len(targets) == 1 and targets[0] in parts:
+                whole[parts[targets[0]]] = statement.value
+            elif statement in whole:
+                made = copied(self._parts[statement])
+                made.value = whole[statement]
+                found.append(made)
+            else:
+                found.append(self._others.get(statement, statement))
         return found
 
     def goes_through(self, element: Element, others: Sequence[Statement], known: Known) -> bool:
