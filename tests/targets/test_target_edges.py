@@ -250,3 +250,24 @@ def test_bounds_of_truths_in_c():
     assert [d(np.bool_(a), np.array([False, True]), np.bool_(b)).tolist() for a, b in [(0, 1), (1, 1), (0, 0)]] == [
         [False, True], [True, True], [False, False]
     ]  # fmt: skip
+
+
+def test_a_compiled_text_takes_further_sizes():
+    torch = pytest.importorskip("torch")
+    d = untrace.decompile(lambda x: jnp.sin(x[1:]) - x[:-1], target="torch")(np.ones(5, np.float32))
+    torch.compiler.reset()
+    compiled = torch.compile(getattr(d.module, d.name), fullgraph=True, backend="aot_eager")
+    for size in (5, 7, 9):
+        x = np.linspace(0.0, 1.0, size, dtype=np.float32)
+        np.testing.assert_allclose(compiled(torch.tensor(x)).numpy(), np.sin(x[1:]) - x[:-1], rtol=1e-5, atol=1e-6)
+    with pytest.raises(Exception, match="this was written for"):
+        compiled(torch.ones(5, 2))
+
+
+def test_truths_and_complex_numbers_of_which_pytorch_has_no_bounds():
+    pytest.importorskip("torch")
+    d = untrace.decompile(lax.clamp, target="torch", prove=False)(np.bool_(False), np.ones(2, bool), np.bool_(True))
+    assert d(np.bool_(False), np.array([True, False]), np.bool_(True)).tolist() == [True, False]
+    for fn in (lax.cummax, lambda x: lax.clamp(x[0], x, x[1])):
+        with pytest.raises(untrace.UnsupportedPrimitiveError, match="PyTorch"):
+            untrace.decompile(fn, target="torch")(np.ones(3, np.complex64))

@@ -24,7 +24,8 @@ def _checked(types, *values, least={}, most={}, multiples={}, sums={}, classes={
     def word(value):
         kind = str(value.dtype)[6:]
         kind = kind.replace("uint", "u").replace("int", "i").replace("bfloat", "bf").replace("float", "f")
-        return f"{kind.replace('complex', 'c')}[{','.join([str(int(n)) for n in value.shape])}]"
+        sizes = [str(len(range(n))) for n in value.shape]  # numbers also where `torch.compile` has symbols for them
+        return f"{kind.replace('complex', 'c')}[{','.join(sizes)}]"
 
     values = [_each(value, tensor, classes) for value in values]
     words = [_in_words(_each(value, word, classes), classes) for value in values]

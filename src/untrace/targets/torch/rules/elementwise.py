@@ -79,6 +79,12 @@ rule("min")(_extremum("minimum", "max"))
 
 @rule("clamp")
 def clamp(w: Any, low: Any, x: Any, high: Any) -> Expr:
+    kind = np.dtype(w.avals[1].dtype).kind
+    if kind == "c":
+        return DECLINE
+    if kind == "b":  # of which there is no `clamp`
+        low, high = w.tensor(0, low), w.tensor(2, high)
+        return w.torch("minimum", w.torch("maximum", w.tensor(1, x), low), high)
     if (w.number(0) is None) != (w.number(2) is None):
         low, high = w.tensor(0, low), w.tensor(2, high)
     return w.method(w.tensor(1, x), "clamp", low, high)

@@ -99,6 +99,8 @@ rule("argmin")(_place("argmin"))
 def _cumulative(name: str) -> Any:
     def accumulate(w: Any, x: Any, *, axis: int, reverse: bool) -> Expr:
         dtype = w.avals[0].dtype
+        if name in ("cummax", "cummin") and np.issubdtype(dtype, np.complexfloating):
+            return DECLINE
         x = w.method(x, "flip", axis) if reverse else x
         made = w.method(x, name, dim=axis, **(_typed(w) if name in ("cumsum", "cumprod") else {}))
         if name in ("cummax", "cummin"):
