@@ -179,7 +179,6 @@ CASES = {
     )(x)
     + y,
     "taken": lambda x, y: jax.grad(lambda v: (v.take(1, axis=1) * v.take(jnp.array([0, 1, -1]), axis=1).sum(1)).sum())(x) * y,
-    "plain_slice": lambda x, y: lax.slice(x, (0, 1), (2, 2), (1, 1)) * y,
     "where_of_arrays": lambda x, y: lax.select(x > y, x, y * 2.0),
     "where_of_numbers": lambda x, y: x * lax.select(jnp.sum(x) > 0, np.float32(2.0), np.float32(-0.0))
     + lax.select(x > y, jnp.full((2, 3), 2.0), jnp.ones((2, 3))),

@@ -127,7 +127,7 @@ def function_of(
         return Name(
             placed(w.module, definition, hint, lambda d: w.module.described.describe(d, types, result_type), own_name)
         )
-    is_named = authored and not signature.name
+    is_named = authored and not signature.name and inside != hint
     definition = Def(own_name, params, [*inner.statements, BareReturn(value)], is_named=is_named)
     text = _body_text(definition)
     around, between = w, []

@@ -189,9 +189,13 @@ def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) 
     elsewhere: `jax.vjp(partial(f, z=z), x)` is of a function that closes over values, and calls `f`. So are two objects of
     one class that are mapped."""
     given: set[Function] = set()
+    closing: set[Function] = set()  # over values, as one that is mapped of an object
     for equation in [e for region in regions for e in region.equations]:
-        if type(equation.callee) is Map or derivative_in(equation.callee) is not None:
+        callee = equation.callee
+        if type(callee) is Map or derivative_in(callee) is not None:
             given.update(functions_called(equation))
+        if type(callee) is Map and callee.signature.closed:
+            closing.add(callee.function)
     called: set[CodeType] = set()
     stack = [region.root for region in regions] if given else []
     while stack:
@@ -203,9 +207,9 @@ def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) 
         frames = [frames[0] for e in region.equations if (frames := provenance.site(e.origin).frames)]
         if region.function in given and len({frame.code for frame in frames}) == 1:
             every.append((region, frames[0]))
-    count = Counter(frame.code for _, frame in every if not frame.code.co_freevars)
+    several = Counter(f.code for region, f in every if region.function in closing and not f.code.co_freevars)
     for region, frame in every:
-        if frame.code in called or count[frame.code] > 1:
+        if frame.code in called or region.function in closing and several[frame.code] > 1:
             whole, root = Call((), frame), region.root
             whole.items, root.items = root.items, []
             root.items.append(whole)

@@ -72,8 +72,8 @@ class TakenApart:
 
     def _named(self, statement: Assign | Unpack, fresh: Callable[[str], str]) -> list[Statement]:
         targets = [t for t in statement.targets if type(t) is str]
-        if len(targets) < len(statement.targets) or "_" in targets or any(t.startswith("*") for t in targets):
-            return [statement]
+        if len(targets) < len(statement.targets) or len({base_of(t) for t in targets}) > 1:
+            return [statement]  # a part that has a name of its own is no element
         found: list[Statement] = [statement]
         if type(statement.value) is Name:
             name = statement.value.id
