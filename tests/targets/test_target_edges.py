@@ -168,14 +168,18 @@ def test_an_unused_parameter_in_c_may_have_the_name_of_a_field():
     build(_same("c", lambda x, i: {"i": x * 2}, np.ones(3, np.float32), np.ones(2, np.float32)).program, STRICT)
 
 
-@pytest.mark.parametrize("target", ["numpy", "torch"])
+@pytest.mark.parametrize("target", EAGER)
 @pytest.mark.parametrize(
     "fn",
     [lambda x: jnp.searchsorted(jnp.sort(x), x), lambda x: jnp.interp(x, jnp.sort(x), x)],
     ids=["places", "between"],
 )
 def test_a_search_of_so_many_steps_is_right_or_refused_at_other_sizes(target, fn):
-    d = untrace.decompile(fn, target=target)(np.linspace(-1.0, 1.0, 6, dtype=np.float32))
+    try:
+        d = untrace.decompile(fn, target=target)(np.linspace(-1.0, 1.0, 6, dtype=np.float32))
+    except untrace.UnsupportedPrimitiveError as error:  # JAX 0.12 has a primitive of its own for it
+        assert "call_hi_primitive" in str(error)
+        return
     for size in (6, 7, 4000):
         x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
         try:
@@ -223,6 +227,7 @@ def test_factors_of_what_is_not_a_number_are_none():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_variance_beside_arrays_of_a_fixed_size(dtype):
     """Of the sizes at which the text is traced one is small, and `n - 1` is as good as `n` in 16 bits."""
+    pytest.importorskip("torch")
     x = jnp.linspace(-1.0, 2.0, 20).reshape(4, 5).astype(dtype)
 
     def fn(x):
