@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 from untrace.capture.jaxpr import Importer
+from untrace.prove import execute
 from untrace.prove.execute import checked
 from untrace.prove.sample import distinct
 
@@ -103,3 +104,10 @@ def test_a_number_is_tried_where_it_is_no_place_in_an_array():
     for number in (jnp.int32(1), 1):
         found = checked(lambda x, i: [x[i]], lambda x, i: [x[i]], text, [jnp.arange(3.0), number], NAMES[:1])
         assert found.level == "unproven" and "out of bounds" in found.detail
+
+
+def test_integers_that_float64_does_not_tell_apart_are_apart():
+    large = np.array([2**53], np.int64)
+    assert execute._distance(large, large) == (0.0, True)
+    assert execute._distance(large, large + 1) == (1.0, False)
+    assert not execute._explains(0.0, 1.0, np.dtype(np.int64))

@@ -23,9 +23,8 @@ _EDGES = (3, 4, 5, 7)  # of eight samples those with edge values, as `sample_inp
 _CONSTANT = (1, 2)  # those of zeros and of ones: matrices have no factors of their own there, logarithms cancel
 _FACTORS = frozenset({"cholesky", "lu", "qr", "geqrf", "householder_product", "eigh", "eig", "svd", "triangular_solve"})
 _EXPLAINED = 64  # times what one rounding of everything moves a result by, several may move it
-_EXPLAINED_NARROW = (
-    4  # the same of integers, and of a type of 16 bits, of which 64 units are a sixteenth or a half of the number
-)
+# The same of integers, and of a type of 16 bits, of which 64 units are a sixteenth or a half of the number.
+_EXPLAINED_NARROW = 4
 # Of the samples those where a number that may be a place in an array is outside of it, on either side.
 _OUTSIDE = (8, 9)
 _LINES = 300_000  # of Python that a text runs on a sampled input
@@ -244,8 +243,10 @@ def _distance(wanted: np.ndarray, given: np.ndarray) -> tuple[float, bool]:
     """(how far apart two arrays are, in units in the last place of the largest finite number; whether they are infinite or
     NaN at the same places). Of integers: how far at most; False where they differ."""
     if not jax.dtypes.issubdtype(wanted.dtype, np.inexact):
-        apart = np.abs(wanted.astype(np.float64) - given.astype(np.float64)).max(initial=0.0)
-        return float(apart), np.array_equal(wanted, given)
+        if np.array_equal(wanted, given):
+            return 0.0, True
+        apart = np.abs(wanted.astype(np.float64) - given.astype(np.float64)).max(initial=1.0)
+        return float(apart), False  # at least 1, which float64 does not see of large ones
     wide = np.complex128 if np.iscomplexobj(wanted) else np.float64
     a, b = wanted.astype(wide), given.astype(wide)
     finite = np.isfinite(a)

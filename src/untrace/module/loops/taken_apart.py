@@ -39,9 +39,8 @@ class TakenApart:
     def __init__(self, body: Sequence[Statement], known: Known, fresh: Callable[[str], str]):
         self.leaves: dict[str, Leaf] = {}
         self.names: dict[str, tuple[str, ...]] = {}
-        self._parts: dict[
-            Statement, Assign | Unpack
-        ] = {}  # by what takes a new variable apart, what stands there otherwise
+        # By what takes a new variable apart, what stands there otherwise.
+        self._parts: dict[Statement, Assign | Unpack] = {}
         self._others: dict[Statement, Statement] = {}  # the same by what binds no part but one
         local = {name for s in body for name in targets_of(s)}
         several = [s for s in body if _is_taken_apart(s)]
