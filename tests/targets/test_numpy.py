@@ -254,3 +254,12 @@ def test_singular_values_of_infinite_numbers_are_waited_for_by_nobody():
     x = np.float32([[1, 2, 0], [0, 1, 1]])
     d = untrace.decompile(lambda x: jnp.linalg.svd(x, full_matrices=False)[1], target="numpy", sizes="fixed")(x)
     np.testing.assert_allclose(d(x), jnp.linalg.svd(x, full_matrices=False)[1], rtol=1e-6)
+
+
+def test_an_infinity_of_the_authors_has_no_methods():
+    def accepted(change):
+        change = jnp.where(jnp.isnan(change), -jnp.inf, change)
+        return jnp.clip(jnp.exp(change), max=1.0)
+
+    d = untrace.decompile(lambda x: jax.grad(accepted)(x).sum(), target="numpy", prove=False)(np.float32(-0.5))
+    np.testing.assert_allclose(d(np.float32(-0.5)), jax.grad(accepted)(-0.5), rtol=1e-6)

@@ -377,7 +377,7 @@ def _definition(
                 _note_said(name_)
             continue
         places, ways = layout.packs[-1 - i]
-        word = _pack_name(body, layout, layout.packs[-1 - i], leaves[places[0]])
+        word = _pack_name(body, layout, layout.packs[-1 - i], leaves)
         if word in functions:  # parameters of a layer are not called like the function that applies them
             word = f"{word}_params"
         root = Name(w.scope.fresh(word))
@@ -470,13 +470,17 @@ def _describe(
     module.described.describe(definition, arguments, result)
 
 
-def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]], leaf: Any) -> str:
+def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]], leaves: Sequence[Leaf | None]) -> str:
     """The author's parameter where there is one for it, the root's own name, or the word before the leaves."""
     if layout.names is not None:
         return identifier(layout.names[layout.packs.index(pack)], "params")
     own = author_root(body, pack[0]) or parameter_of_pack(body, layout)
     if own is not None:
         return identifier(own, "params")
+    leaf = leaves[pack[0][0]]
+    if leaf is None:  # the caller puts it together
+        words = (word for word, tree in body.facts.author_trees if tree.places == tuple(pack[0]))
+        return identifier(next(words, "params"), "params")
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
     if len(layout.packs) == 1 and (above.steps or body.facts.calls > 1):
         return "state" if "state" in above.root.id else "params"
