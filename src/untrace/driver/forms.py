@@ -20,7 +20,7 @@ from untrace.capture.calls import vmaps
 from untrace.capture.calls.checkpoints import parts
 from untrace.capture.calls.derivative_calls import CALLS
 from untrace.capture.calls.known_calls import with_known_calls
-from untrace.capture.calls.unfolding import unfolded
+from untrace.capture.calls.unfolding import gives_back, unfolded
 from untrace.capture.function import Captured, comes_back, expand, program_of
 from untrace.capture.sizes import sizes
 from untrace.ir.nodes import Program
@@ -197,7 +197,7 @@ def with_calls_found(captured: Captured, folds: bool) -> Any:
         base, calls = captured.expanded, captured.vmaps
         if captured.called is not None:
             base, calls = captured.called.jaxpr, captured.called.vmaps
-        captured.folded = vmaps.folded(base, captured.expanded, calls, captured.expander, unfolded)
+        captured.folded = vmaps.folded(base, captured.expanded, calls, captured.expander, gives_back)
         if captured.called is not None:
             more = with_known_calls(captured.folded, captured.provenance)
             if more is not captured.folded and comes_back(captured, more):

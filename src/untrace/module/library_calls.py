@@ -57,7 +57,7 @@ def arguments(w: Any, equation: Equation, operands: Sequence[Expr]) -> tuple[lis
     callee = callee_of(equation, Library)
     given = callee.args
     if w.sizes is not None and callee.name == "method.reshape":
-        given = [given[0], *w.sizes.reshape(operands[0], tuple(equation.inputs[0].aval.shape), tuple(given[1:]))]
+        given = [given[0], *_shape(w, equation, operands[0], given[1:])]
     if w.sizes is not None and type(given[0]) is Slot and callee.name.startswith(("operator.getitem", "at.")):
         given = [given[0], w.sizes.index(given[1], equation.inputs[given[0].index].aval.shape), *given[2:]]
     first = sum(type(a) is Slot for a in given[:1])
@@ -164,6 +164,19 @@ def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
     sides = [side for n in ast.walk(made[0][0]) if isinstance(n, ast.BinOp) for side in (n.left, n.right)]
     is_shorter = sum(type(side) is ast.Constant for side in sides) < len(_numbers_in(named))
     return _in_words(w, *made) if is_shorter else named
+
+
+def _shape(w: Any, equation: Equation, operand: Expr, shape: Sequence[Any]) -> Sequence[Any]:
+    """The shape that an array is given, with one -1: the author's, or where the text has no word for the others, of another size."""
+    found = w.sizes.reshape(operand, tuple(equation.inputs[0].aval.shape), tuple(shape))
+    rest = [i for i in range(len(shape)) if _is_rest(w.module, equation, (i, len(shape)))]
+    left = [i for i, n in enumerate(found) if type(n) is int and n == -1]
+    if not rest or not left or rest == left:
+        return found
+    size = shape[left[0]]
+    if size not in w.sizes.variable or w.sizes.expression(size) is not None:
+        return shape
+    return [w.source(n) if i in rest else n for i, n in enumerate(found)]
 
 
 def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int]) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from untrace.ir.types import Origin
 from untrace.provenance.sites import Provenance
-from untrace.python.statements import Assign, Def, Lines, Return, Statement, Store, Unpack
+from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement, Store, Unpack
 from untrace.python.tree import (
     LAMBDA_WIDTH,
     WIDTH,
@@ -114,6 +114,12 @@ class _Folder:
         if found is None or called.count(definition.name) != 1:
             return
         node, _, put = found
+        call = next((n for n in nodes_of(second) if type(n) is Call and _whole(n.func) is node), None)
+        if call is not None:
+            if not _is_bound(call, params, returned):
+                return
+            self._drop(body, place)
+            return
         expr = Lambda([p.name for p in params], returned.value)
         old = len([*definition.lines(indent), *second.lines(indent)])
         put(expr)
@@ -121,6 +127,12 @@ class _Folder:
         if len(expr.flat()) > LAMBDA_WIDTH or max(map(len, lines)) > WIDTH or len(lines) > old:
             put(node)
             return
+        self._drop(body, place)
+
+    def _drop(self, body: list[Statement], place: int) -> None:
+        """Takes a function away whose only use stands for it now."""
+        definition = body[place]
+        assert type(definition) is Def
         if self.known is not None:
             self.known.subtract([definition.name] * 2)
         below = next(i for i in range(place + 1, len(body)) if not _is_blank(body[i]))
@@ -230,6 +242,24 @@ def _place_of(holder: Statement, name: str) -> tuple[Name, int, Callable[[Expr],
             elif isinstance(part, Expr):
                 stack.append((part, depth + 1))
     return None
+
+
+def _is_bound(call: Call, params: Sequence[Parameter], returned: Return) -> bool:
+    """Whether the call of a function became what that returns, itself a call, where each parameter stands in it once."""
+    own = {p.name for p in params}
+    pairs = list(zip([p.name for p in params], call.args, strict=False))
+    inner = returned.value
+    words = Counter(_WORD.findall(inner.flat()))
+    if type(inner) is not Call or call.kwargs or len(call.args) != len(params) or any(words[name] != 1 for name in own):
+        return False
+    if any(type(_whole(a)) is not Name or a.flat() in own - {name} or not _place_of(returned, name) for name, a in pairs):
+        return False
+    for name, argument in pairs:
+        found = _place_of(returned, name)
+        assert found is not None
+        found[2](argument)
+    call.func, call.args, call.kwargs = inner.func, inner.args, inner.kwargs
+    return True
 
 
 def _is_first(value: object, node: Name) -> bool:

@@ -30,7 +30,7 @@ from untrace._identity import IdentityMap
 from untrace._trees import is_plain, part_of_tree
 from untrace.capture.calls.derivative_calls import CALLS
 from untrace.ir.signatures import MapSignature
-from untrace.jaxprs.equal.compare import compare, count_equations
+from untrace.jaxprs.equal.compare import count_equations
 from untrace.jaxprs.equal.values import same_constant
 from untrace.jaxprs.expand.expand import OURS, Expander
 from untrace.provenance.whose import file_kind
@@ -237,11 +237,15 @@ def _slice(value: Any, axis: int | None) -> Any:
 
 
 def folded(
-    closed: Any, plain: Any, calls: Sequence[VmapCall], expander: Expander, unfolded: Callable[[Any], Any]
+    closed: Any,
+    plain: Any,
+    calls: Sequence[VmapCall],
+    expander: Expander,
+    gives_back: Callable[[Any, Any, Expander], bool],
 ) -> Any:
     """`closed` with an equation `vmap` for each call that is found in it and gives the same equations again.
 
-    The very same object where there is none. `plain`: the same program without calls, which `unfolded` makes of one.
+    The very same object where there is none. `plain`: the same program without calls, which what is found `gives_back`.
     `expander`: what replaced the library primitives of `closed`.
     """
     usable = [c for c in calls if expander.closed(c.body) is c.body]
@@ -250,7 +254,7 @@ def folded(
 
     def giving_back(some: Sequence[VmapCall]) -> Any:
         found = _Folder(some, closed).jaxpr(closed)
-        if found is closed or compare(plain, unfolded(found), expander).difference is not None:
+        if found is closed or not gives_back(plain, found, expander):
             return None
         return found
 

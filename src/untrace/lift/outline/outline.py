@@ -27,7 +27,6 @@ from untrace.ir.nodes import (
     Function,
     Library,
     Local,
-    Primitive,
     Program,
     PullbackType,
     Value,
@@ -53,6 +52,7 @@ from untrace.lift.outline.regions import (
     Shape,
     calls_around,
     is_called_once,
+    is_captured,
     is_uneven,
     make_calls_of_themselves,
     only_call,
@@ -67,8 +67,7 @@ from untrace.provenance.syntax import Field
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3
 _MOST_SAVED = 40  # residuals of a function called several times, which go as one tuple to its backward part
 _TINY, _SMALL = 1, 3  # equations: always folded back; folded back where called once
-_BIG_LIBRARY = 10  # a library's own helper of at least as many equations is a function
-_SHARED_LIBRARY = 6  # the same for one that is called several times
+_BIG_LIBRARY, _SHARED_LIBRARY = 10, 6  # from which a library's own helper is a function: called once, several times
 
 
 def outline(program: Program, refused: Iterable[JaxprEqn] = (), padding: Iterable[Any] = ()) -> Program:
@@ -80,13 +79,6 @@ def outline(program: Program, refused: Iterable[JaxprEqn] = (), padding: Iterabl
     return program
 
 
-def _is_captured(equation: Equation) -> bool:
-    """Whether an equation is as it was captured, or one of those calls that are found before the functions are."""
-    callee = equation.callee
-    found_before = is_derivative(callee) or type(callee) is Library and callee.function is not None
-    return found_before or isinstance(callee, Primitive)
-
-
 class Outliner(FunctionNames):
     def __init__(self, program: Program, refused: Iterable[JaxprEqn], padding: Iterable[Any] = ()):
         self.program = program
@@ -95,7 +87,6 @@ class Outliner(FunctionNames):
         self.provenance = provenance_of(program)
         self.deep: set[Function] = set()
         self.differentiated = False
-        self.shapes = pieces.Shapes(Shape, rough=True)
         self.taken_out: set[Shape] = set()
         self.marked: set[tuple[str, str]] = set()  # functions that are there anyway, for `jax.checkpoint` marked them
         self.turns = Turns(self.trees)
@@ -115,8 +106,11 @@ class Outliner(FunctionNames):
         self.deep = self._deep()
         scans = self._scans(backward)
         make_calls_of_themselves(scans, self.provenance)
-        for scan in scans:
-            scan.pieces, _ = self._pieces(scan.root, scan)
+        self._find_pieces(scans)
+        if wider := self.shapes.wider:
+            self._find_pieces(scans, wider)
+            if not self.shapes.is_distinct:
+                self._find_pieces(scans)
         self.shapes.close_over()
         every = self.shapes.every()
         self._note_passed_trees(every)
@@ -188,7 +182,7 @@ class Outliner(FunctionNames):
         scans: dict[Function, Region] = {}
         for function in reversed(every):  # callers first
             # Where a pass was before (another attempt at a shared function), the calls have been found already.
-            if not all(map(_is_captured, function.equations)):
+            if not all(map(is_captured, function.equations)):
                 continue
             outer, loop = loops.get(function, (None, None))
             caller = scans.get(outer) if outer is not None else None
@@ -221,6 +215,11 @@ class Outliner(FunctionNames):
         return found
 
     # ------------------------------------------------------------ equal bodies
+
+    def _find_pieces(self, scans: Sequence[Region], wider: Sequence[Piece] = ()) -> None:
+        self.shapes = pieces.Shapes(Shape, rough=True, known=wider)
+        for scan in scans:
+            scan.pieces, _ = self._pieces(scan.root, scan)
 
     def _pieces(self, call: Call, scan: Region) -> tuple[list[int | Piece], int]:
         items: list[int | Piece] = []
@@ -336,10 +335,11 @@ class Outliner(FunctionNames):
             return False
         if not self._is_function(piece) or self._is_wrapper(piece):
             return False
-        if not piece.inputs and self._size(piece) < _BIG_LIBRARY or shape in self.taken_out:
+        least = _BIG_LIBRARY if piece.call.callee.library else _SMALL + 1
+        if not piece.inputs and self._size(piece) < least:
             return False  # constants
-        if piece in self.turns.mapped:
-            return False  # `jax.tree.map` says it better
+        if shape in self.taken_out or piece in self.turns.mapped:  # `jax.tree.map` says it better
+            return False
         if len(shape.results) >= LEAVES and self.turns.maps(piece.items) and self._given(shape) == len(shape.results):
             return False
         if not piece.call.backward and saved <= 1:

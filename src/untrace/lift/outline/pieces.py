@@ -7,6 +7,7 @@ and in a few numbers and arrays only: each such variant has a function in the IR
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -32,12 +33,12 @@ _MOST_ARRAYS = 6  # the same of arrays that the function closes over, or that tw
 class Piece:
     """A call with what it reads and makes. Values made inside are numbered in order; `key` is equal for equal bodies,
     `outline` for those that may differ in sizes, numbers and arrays. `variant`: which of those of its Shape it is. `first`:
-    what calls of one function share.
+    what calls of one function share. `order`: the places of the inputs as they are read.
     """
 
     __slots__ = (
         "call", "items", "start", "stop", "inputs", "values", "numbers", "first", "key", "outline", "literals", "arrays",
-        "shape", "variant",
+        "shape", "variant", "order",
     )  # fmt: skip
 
     def __init__(self, call: Any):
@@ -54,11 +55,35 @@ class Piece:
         self.arrays: list[Constant] = []
         self.shape: Any = None
         self.variant = 0
+        self.order: list[int] = []
 
     def number(self, equations: Equations, first: Sequence[Hashable]) -> None:
         """Numbers what is read and made by `items`, and sets the key."""
+        self._number(equations, first, None)
+
+    def like(self, order: Sequence[int], equations: Equations) -> Piece | None:
+        """This call with its inputs numbered as those of another of the same function, whose `order` is given: an array that
+        it passes twice may be two inputs then. None where the inputs do not go so."""
+        if len(order) != len(self.order):
+            return None
+        made = copy.copy(self)
+        made.inputs, made.values, made.numbers, made.literals, made.arrays, made.order = [], [], {}, [], [], []
+        return made if made._number(equations, self.first, order) else None
+
+    def take(self, other: Piece) -> None:
+        """Numbers what is read and made as in another of the same equations."""
+        for slot in ("inputs", "values", "numbers", "literals", "arrays", "order", "key", "outline"):
+            setattr(self, slot, getattr(other, slot))
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether it passes nothing twice."""
+        return len(set(map(id, self.inputs))) == len(self.inputs)
+
+    def _number(self, equations: Equations, first: Sequence[Hashable], order: Sequence[int] | None) -> bool:
+        """Whether inputs go in this order, where one is given."""
         numbers, values, inputs = self.numbers, self.values, self.inputs
-        self.first = first
+        self.first, fits = first, True
         places: dict[Value | Constant, int] = {}
         keys: list[Any] = list(first)
         outline: list[Any] = list(first)
@@ -67,13 +92,16 @@ class Piece:
             kind = type(atom)
             if kind is Value or kind is Constant and _may_be_passed(atom):
                 number = numbers.get(atom)
-                if number is None:
-                    place = places.get(atom)
-                    if place is None:
-                        place = places[atom] = len(inputs)
-                        inputs.append(atom)
-                    return -1 - place
-                return number
+                if number is not None:
+                    return number
+                place = places.get(atom, len(inputs)) if order is None else order[min(len(self.order), len(order) - 1)]
+                self.order.append(place)
+                if place == len(inputs):
+                    places[atom] = place
+                    inputs.append(atom)
+                nonlocal fits
+                fits = fits and place < len(inputs) and inputs[place] is atom
+                return -1 - place
             if kind is Literal:
                 self.literals.append(atom)
                 return number_key(atom.value), atom.aval.dtype, getattr(atom.aval, "weak_type", None)
@@ -108,6 +136,7 @@ class Piece:
         types = [_type_key(a.aval) for a in inputs]
         self.key = (tuple(keys), tuple(types))
         self.outline = (tuple(outline), tuple([_rough(t) for t in types]))
+        return fits
 
     def passed(self) -> Sequence[Value | Constant]:
         """What the caller passes for `inputs`."""
@@ -148,25 +177,41 @@ class Shape:
 class Shapes:
     """The Shapes of one program, by the keys of their pieces. `make`: a Shape from its first Piece. `rough`: whether
     pieces that differ in sizes have one Shape.
+
+    `wider`: calls that pass different arrays where an earlier call of the function passes one twice. `known`: those of
+    another run, whose inputs the earlier calls are numbered as.
     """
 
-    def __init__(self, make: Callable[[Any], Any], rough: bool = False):
+    def __init__(self, make: Callable[[Any], Any], rough: bool = False, known: Sequence[Any] = ()):
         self._make = make
         self._rough = rough
         self._buckets: dict[Any, list[Any]] = {}
+        self._of_code: dict[Any, list[Any]] = {}
         self._comparer = Comparer()
+        self.wider: list[Any] = []
+        self._known = known
 
     def add(self, piece: Any, equations: Callable[[Any], Sequence[Equation]]) -> None:
         """Gives a piece its Shape. `equations`: the list that a piece's places count in."""
+        for wide in self._known:
+            made = piece.like(wide.order, equations(piece)) if wide.first == piece.first else None
+            if made is not None:
+                piece.take(made)
+                break
+        if self._joins(piece, equations):
+            return
+        for first in [v for shape in self._of_code.get(tuple(piece.first), ()) for v in shape.variants]:
+            if len(first.inputs) > len(piece.inputs):
+                made = piece.like(first.order, equations(piece))
+                if made is not None and made.key == first.key:
+                    piece.take(made)
+                    if self._joins(piece, equations):
+                        return
+            elif len(first.inputs) < len(piece.inputs):
+                made = first.like(piece.order, equations(first))
+                if made is not None and made.key == piece.key:
+                    self.wider.append(piece)
         bucket = self._buckets.setdefault(piece.outline if self._rough else piece.key, [])
-        for shape in bucket:
-            for number, first in enumerate(shape.variants):
-                if len(_differing(first, piece)) > _MOST_ARRAYS:
-                    continue
-                if same_bodies(self._comparer, first, piece, equations(first), equations(piece)):
-                    shape.pieces.append(piece)
-                    piece.shape, piece.variant = shape, number
-                    return
         for shape in bucket if self._rough else ():
             first = shape.pieces[0]
             if len(shape.variants) < _MOST_VARIANTS and self._alike(first, piece, equations(first), equations(piece)):
@@ -176,6 +221,21 @@ class Shapes:
                 return
         piece.shape = self._make(piece)
         bucket.append(piece.shape)
+        self._of_code.setdefault(tuple(piece.first), []).append(piece.shape)
+
+    def _joins(self, piece: Any, equations: Callable[[Any], Sequence[Equation]]) -> bool:
+        """Whether a piece does the same as one of another Shape, which is its own then."""
+        for shape in self._buckets.get(piece.outline if self._rough else piece.key, ()):
+            for number, first in enumerate(shape.variants):
+                if len(_differing(first, piece)) > _MOST_ARRAYS:
+                    continue
+                if same_bodies(self._comparer, first, piece, equations(first), equations(piece)):
+                    shape.pieces.append(piece)
+                    piece.shape, piece.variant = shape, number
+                    if piece.is_distinct and not first.is_distinct:
+                        shape.variants[number] = piece
+                    return True
+        return False
 
     def close_over(self) -> None:
         """Takes arrays that are the same at all calls of a function out of what these pass."""
@@ -188,6 +248,11 @@ class Shapes:
 
     def every(self) -> list[Any]:
         return [shape for bucket in self._buckets.values() for shape in bucket]
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether each function is made of a call that passes nothing twice."""
+        return all(first.is_distinct for shape in self.every() for first in shape.variants)
 
     def _alike(self, left: Piece, right: Piece, ours: Sequence[Equation], theirs: Sequence[Equation]) -> bool:
         """Whether two pieces with one outline differ in sizes and a few numbers only."""

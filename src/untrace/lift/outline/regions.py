@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Passed, Scan, Value, functions_called
+from untrace.ir.nodes import Equation, Function, Library, Passed, Primitive, Scan, Value, functions_called
 from untrace.ir.structured import Map, derivative_in
 from untrace.lift.adjoint.addends import sums_outside
+from untrace.lift.adjoint.pullbacks import is_derivative
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call, call_tree
 from untrace.provenance.sites import Frame, Provenance
@@ -226,6 +227,13 @@ def is_uneven(shape: Shape) -> bool:
         for p in shape.variants
         for e in p.scan.equations[p.start : p.stop]
     )
+
+
+def is_captured(equation: Equation) -> bool:
+    """Whether an equation is as it was captured, or one of those calls that are found before the functions are."""
+    callee = equation.callee
+    found_before = is_derivative(callee) or type(callee) is Library and callee.function is not None
+    return found_before or isinstance(callee, Primitive)
 
 
 def calls_around(scans: Sequence[Region]) -> dict[Piece, Piece]:

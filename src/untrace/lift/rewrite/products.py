@@ -45,8 +45,8 @@ def transposed_operand(body: Body, eqn: Any) -> Any:
 
 @rewrite("transpose")
 def transposed_product(body: Body, eqn: Any) -> Any:
-    """`x.T @ d` for `(d.T @ x).T`, where nothing else needs the product."""
-    product = body.maker(eqn.invars[0], "dot_general")
+    """`x.T @ d` for `(d.T @ x).T` of a derivative, where nothing else needs the product; an author has a name for it."""
+    product = body.maker(eqn.invars[0], "dot_general") if body.in_backward_pass(eqn) else None
     if product is None or not _is_plain_product(product) or not body.used_once(eqn.invars[0]):
         return None
     left, right = product.invars
