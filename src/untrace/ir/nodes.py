@@ -226,10 +226,11 @@ class TreeMap:
     of the second, and so on, and what they share; its outputs are the leaves of the result. `names`: the author's
     names for the leaves, one for each tree; `function`, `result`: those of the function and of what it all gives. `own`,
     `own_result`: whether these are the author's, and no library's. `selected`: which leaves it changes, where it is not all;
-    of another one there is no output.
+    of another one there is no output. `is_called`: whether a call of `jax.tree.map` and its like was seen, and not only that
+    the same is done several times.
     """
 
-    __slots__ = ("turns", "trees", "names", "function", "result", "own", "own_result", "selected")
+    __slots__ = ("turns", "trees", "names", "function", "result", "own", "own_result", "selected", "is_called")
     name = "tree map"
 
     def __init__(
@@ -242,6 +243,7 @@ class TreeMap:
         own: bool = False,
         own_result: bool = False,
         selected: Selected | None = None,
+        is_called: bool = True,
     ):
         self.turns = turns
         self.trees = trees
@@ -251,6 +253,7 @@ class TreeMap:
         self.own = own
         self.own_result = own_result
         self.selected = selected
+        self.is_called = is_called
 
     def columns(self, inputs: Sequence[T]) -> list[Sequence[T]]:
         """The leaves of each tree, of the equation's inputs."""

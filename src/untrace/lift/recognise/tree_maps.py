@@ -398,7 +398,9 @@ class _Mapper:
         name = tail[1].name if len(tail) > 1 else ""
         name = "" if name.startswith("<") else name
         own = bool(name) and not tail[1].library
-        callee = TreeMap(functions, len(trees), [names[i] for i in order], name, result, own, not tail[0].library)
+        named = [names[i] for i in order]
+        is_called = tail[0].library or any(f.maps_leaves for f in tail)
+        callee = TreeMap(functions, len(trees), named, name, result, own, not tail[0].library, is_called=is_called)
         origin = next((e.origin for e in turns[0] if e.origin is not None), None)
         return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, origin)
 

@@ -199,7 +199,7 @@ def _structures(trees: Trees, maps: Sequence[Equation], given: Mapping[Key, Stru
             ]
             if structure is None and mixed or any(not _is_put_together(trees, structure, m) for m in mixed):
                 continue  # leaves of a tree, but not all of it, or in another order
-            if structure is None and guessing:
+            if structure is None and guessing and callee.is_called:
                 guesses = (_like_an_argument(trees, leaves) for leaves in (columns[0], given_by_it))
                 structure = next(filter(None, guesses), None)
             if structure is not None:
