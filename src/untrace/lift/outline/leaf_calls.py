@@ -29,7 +29,7 @@ class Turns:
 
     def find(self, items: Sequence[int | Piece]) -> None:
         """Notes those among `items` and inside them."""
-        runs = {run[0]: run for run in _runs(items)}
+        runs = {run[0]: run for run in _runs(items) if self._is_over_leaves(run)}
         for item in items:
             if type(item) is Piece:
                 if item in runs:
@@ -44,8 +44,7 @@ class Turns:
             self._groups.update((piece, groups) for piece in run)
             return
         self.mapped.update(run)
-        columns = zip(*[piece.inputs for piece in run], strict=True) if len({len(p.inputs) for p in run}) == 1 else ()
-        like = next(filter(None, [self._trees.leaves_of(column) for column in columns]), None)
+        like = self._tree_of(run)
         for rows in zip(*[[piece.values[n] for n in piece.shape.results] for piece in run], strict=False):
             example = (
                 None if like is None else jax.tree.unflatten(jax.tree.structure(like.example), [v.aval for v in rows])
@@ -54,7 +53,17 @@ class Turns:
 
     def maps(self, items: Sequence[int | Piece]) -> bool:
         """Whether there are some among `items` that `jax.tree.map` says better."""
-        return any(not self._neighbours(run) for run in _runs(items))
+        return any(not self._neighbours(run) for run in _runs(items) if self._is_over_leaves(run))
+
+    def _is_over_leaves(self, run: Sequence[Piece]) -> bool:
+        """Whether the calls are made for the leaves of a tree: an author's own loop may go through anything."""
+        frame = run[0].call.frame
+        return frame is None or frame.library or frame.maps_leaves or self._tree_of(run) is not None
+
+    def _tree_of(self, run: Sequence[Piece]) -> Root | None:
+        """A tree whose leaves the calls are passed, one each."""
+        columns = zip(*[piece.inputs for piece in run], strict=True) if len({len(p.inputs) for p in run}) == 1 else ()
+        return next(filter(None, [self._trees.leaves_of(column) for column in columns]), None)
 
     def family(self, shape: Shape) -> Sequence[Shape]:
         """The Shapes of the calls beside those of `shape`: one function for arrays of other ranks."""

@@ -364,12 +364,12 @@ def renamed(equation: Equation, known: Mapping[Any, Any]) -> Equation:
 
 
 def _rough(key: Any) -> Any:
-    """A type without its sizes."""
+    """A type without its sizes, and whether it is weak."""
     if type(key) is not tuple:
         return key
     if type(key[0]) is str:
         return key[0], tuple([_rough(k) for k in key[1]])
-    return (len(key[0]), *key[1:])
+    return len(key[0]), key[1]
 
 
 def callee_key(callee: Any) -> Any:
