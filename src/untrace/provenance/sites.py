@@ -518,7 +518,7 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
                 path = ("*", *path)
                 if parent in syntax.roots(frame.code):  # before 3.12 a comprehension is a function of its own
                     return Climb(found, True, path)
-            case ast.Subscript() if field == "value" and path and _constant(parent.slice) == path[0]:
+            case ast.Subscript() if field == "value" and path and _constant(parent.slice) == _place(path[0]):
                 path = path[1:]
             case ast.keyword() if parent.arg:
                 found.append(Target(parent.arg, path, "keyword"))
@@ -548,6 +548,11 @@ def _iterates(frame: Frame) -> bool:
     return dis.opname[instruction] in ("GET_ITER", "FOR_ITER")
 
 
+def _place(step: int | str) -> int | str:
+    """What a part is unpacked by: that of a named tuple by its place, where it is passed so."""
+    return int(step[1:]) if isinstance(step, syntax.Field) and not step.name else step
+
+
 def _constant(node: ast.AST) -> Any:
     return node.value if isinstance(node, ast.Constant) else None
 
@@ -555,7 +560,7 @@ def _constant(node: ast.AST) -> Any:
 def _bound(target: ast.AST, path: tuple[int | str, ...]) -> list[Target]:
     """Names that an assignment to `target` gives to the part `path` of the value."""
     while isinstance(target, (ast.Tuple, ast.List)) and path and path[0] != "*":
-        first, path = path[0], path[1:]
+        first, path = _place(path[0]), path[1:]
         starred = next((i for i, e in enumerate(target.elts) if isinstance(e, ast.Starred)), None)
         if type(first) is not int or first >= len(target.elts) or (starred is not None and first >= starred):
             return []

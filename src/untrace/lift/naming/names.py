@@ -315,9 +315,12 @@ class Namer:
             of_tree = type(equation.callee) is Cond and not self.provenance.site(equation.origin).differentiated
             if places and not found[0].path and type(equation.callee) is not Scan and not of_tree:
                 places[0] = ()
+        fields = list(dict.fromkeys(place[0] for place in places if place))
         for i, place in enumerate(places):
             for target in found:
                 size = len(target.path)
+                if place and target.path and isinstance(place[0], str) and isinstance(target.path[0], int):
+                    place = (fields.index(place[0]), *place[1:])  # what is unpacked is a named tuple
                 if place is None or place[:size] != target.path:
                     continue
                 rest = [p for p in place[size:] if isinstance(p, str)]
