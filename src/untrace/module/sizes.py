@@ -130,6 +130,7 @@ class Sizes:
             for other, other_place in points[i:]:
                 product = tuple(a * b for a, b in zip(point, other, strict=True))
                 yield product, lambda a=place, b=other_place: Binary(self._base(*a), "*", self._base(*b))
+            yield tuple(n * (n - 1) for n in point), lambda a=place: _pairs(self._base(*a))
 
     def reshape(self, operand: Expr, old: Sequence[int], sizes: Sequence[Any]) -> list[Any]:
         """The arguments of a reshape from the shape `old`: a shape that is there already as such, and -1 for the one
@@ -304,6 +305,9 @@ class Sizes:
             if found is not None:
                 return found(self._base(*place))
         for i, (point, place) in enumerate(points):
+            found = _of_one(wanted, [n * (n - 1) for n in point])
+            if found is not None:
+                return found(_pairs(self._base(*place)))
             for other, other_place in points[i:]:
                 found = _of_one(wanted, [a * b for a, b in zip(point, other, strict=True)])
                 if found is not None:
@@ -503,6 +507,11 @@ def _changed(old: Sequence[int], new: Sequence[int]) -> list[int]:
 
 def _plus(expr: Expr, summand: int) -> Expr:
     return expr if not summand else Binary(expr, "+" if summand > 0 else "-", Text(str(abs(summand))))
+
+
+def _pairs(expr: Expr) -> Expr:
+    """`n * (n - 1)`: how many pairs there are."""
+    return Binary(expr, "*", Binary(expr, "-", Text("1")))
 
 
 def _times(expr: Expr, factor: int) -> Expr:

@@ -137,10 +137,14 @@ class Values:
         return Text(name)
 
     def numpy_scalar(self, value: object) -> Expr:
-        """A NumPy scalar with its exact bits, as `np.float32(0.1)`."""
+        """A NumPy scalar with its exact bits, as `np.float32(0.1)` and `np.float32(np.inf)`."""
         array = np.asarray(value)
         self.modules.add("np")
         kind = array.dtype.name
+        if array.dtype.kind == "f" and array.dtype.isbuiltin == 1:
+            for word, special in (("np.inf", np.inf), ("-np.inf", -np.inf), ("np.nan", np.nan)):
+                if array.dtype.type(special).tobytes() == array.tobytes():
+                    return Text(f"np.{kind}({word})")
         if array.dtype.type.__module__ == "numpy" and hasattr(np, kind if kind != "bool" else "bool_"):
             if kind == "bool":
                 return Text(f"np.bool_({bool(array)})")

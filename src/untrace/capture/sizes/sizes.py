@@ -354,12 +354,16 @@ def _candidates(
 
 
 def _joined(chosen: Sequence[Tied], groups: Sequence[Group], error: UntraceError) -> list[Tied] | None:
-    """Dimensions of which two that are of one size in the example have to be: what was raised speaks of both. None where it
-    does not."""
-    named = [t for t, g in zip(chosen, groups, strict=True) if _is_named(g.size, error)]
-    olds = {g.places: g.old for g in groups}
-    same = [t for t in named if sum(olds[t.places] == olds[o.places] for o in named) > 1]
-    alike = [t for t in same if olds[t.places] == olds[same[0].places]]
+    """Dimensions of which two that are of one size in the example have to be: what was raised speaks of both, or of both less
+    as much (`h[1:] * q[1:]`). None where it does not."""
+    said = _numbers_in(error)
+    alike: list[Tied] = []
+    for less in sorted(range(1 - _BETWEEN, _BETWEEN), key=abs):
+        by_old: dict[int, list[Tied]] = {}
+        for tied, group in zip(chosen, groups, strict=True):
+            if group.size - less in said:
+                by_old.setdefault(group.old, []).append(tied)
+        alike = alike or next((some for some in by_old.values() if len(some) > 1), [])
     if not alike:
         return None
     one = Tied(
@@ -372,7 +376,11 @@ def _joined(chosen: Sequence[Tied], groups: Sequence[Group], error: UntraceError
 
 def _is_named(size: int, error: UntraceError) -> bool:
     """Whether what was raised speaks of a size: of the one that was tried and the example's own, these were meant to be one."""
-    return str(size) in re.findall(r"(?<![\w.])\d+(?![\w.])", str(error.__cause__)[:_MOST_READ])
+    return size in _numbers_in(error)
+
+
+def _numbers_in(error: UntraceError) -> set[int]:
+    return set(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(error.__cause__)[:_MOST_READ])))
 
 
 def _choices(
