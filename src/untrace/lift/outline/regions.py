@@ -187,16 +187,16 @@ class Region:
 
 def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) -> None:
     """Makes one call of all that a function does which is mapped or differentiated, where it is itself one that is called
-    elsewhere: `jax.vjp(partial(f, z=z), x)` is of a function that closes over values, and calls `f`. So are two objects of
-    one class that are mapped."""
+    elsewhere: `jax.vjp(partial(f, z=z), x)` is of a function that closes over values, and calls `f`. So is what is mapped
+    or differentiated twice, once closing over values, as two objects of one class do."""
     given: set[Function] = set()
     closing: set[Function] = set()  # over values, as one that is mapped of an object
     for equation in [e for region in regions for e in region.equations]:
-        callee = equation.callee
-        if type(callee) is Map or derivative_in(callee) is not None:
+        given_to = equation.callee if type(equation.callee) is Map else derivative_in(equation.callee)
+        if given_to is not None:
             given.update(functions_called(equation))
-        if type(callee) is Map and callee.signature.closed:
-            closing.add(callee.function)
+        if given_to is not None and given_to.signature.closed:
+            closing.update(functions_called(equation))
     called: set[CodeType] = set()
     stack = [region.root for region in regions] if given else []
     while stack:
@@ -208,9 +208,10 @@ def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) 
         frames = [frames[0] for e in region.equations if (frames := provenance.site(e.origin).frames)]
         if region.function in given and len({frame.code for frame in frames}) == 1:
             every.append((region, frames[0]))
-    several = Counter(f.code for region, f in every if region.function in closing and not f.code.co_freevars)
+    several = Counter(f.code for _, f in every if not f.code.co_freevars)
+    several = Counter({f.code: several[f.code] for region, f in every if region.function in closing})
     for region, frame in every:
-        if frame.code in called or region.function in closing and several[frame.code] > 1:
+        if frame.code in called or several[frame.code] > 1:
             whole, root = Call((), frame), region.root
             whole.items, root.items = root.items, []
             root.items.append(whole)
