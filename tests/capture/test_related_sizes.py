@@ -326,3 +326,35 @@ def test_sizes_that_have_to_be_one_are(tmp_path, function):
     assert "x, bias: f32[n,m]" in d.source
     with pytest.raises(TypeError, match=r"not for f32\[7,5\]"):
         imported(d, tmp_path)(f32(8, 5), f32(7, 5))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda h, q: h[1:] * q[1:], lambda h, q: h[1:-1] * q[2:] + q[1:-1] * h[:-2]], ids=["one", "both"]
+)
+def test_sizes_that_meet_in_slices_are_one(tmp_path, function):
+    d, _ = follows(function, tmp_path, (f32(12), f32(12)), [(f32(7), f32(7)), (f32(30), f32(30))])
+    assert "h: f32[n]; q: f32[n]" in d.source
+
+
+def of_pairs(x, y):
+    n = x.shape[0]
+    i, j = jnp.triu_indices(n, 1)
+    return jnp.sum(x * y) / (n * (n - 1)), (x[i] - x[j]) + jnp.zeros(n * (n - 1) // 2)
+
+
+def test_how_many_pairs_there_are_follows(tmp_path):
+    d, _ = follows(of_pairs, tmp_path, (f32(4), f32(4)), [(f32(6), f32(6))])
+    assert "n * (n - 1)" in d.source
+
+
+def rows_of(c, p):
+    return jnp.tanh(c) * p + c
+
+
+def in_rows(w, cs):
+    return jax.vmap(rows_of)(cs, w.reshape(-1, 2))
+
+
+def test_a_shape_is_open_at_one_place_the_authors(tmp_path):
+    d, _ = follows(in_rows, tmp_path, (f32(8), f32(4)), [(f32(12), f32(6))])
+    assert "w.reshape(-1, 2)" in d.source

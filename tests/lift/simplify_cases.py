@@ -217,7 +217,7 @@ CASES = {
     "strong_loop": lambda x, y: jax.grad(returns)(x[0]) + y,
     "where_with_scalar": lambda x, y: lax.select(x > y, x, jnp.zeros((2, 3))),
     "transposed_operand": lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
-    "transposed_product": lambda x, y: lax.dot_general(x, y, (((0,), (0,)), ((), ()))).T,
+    "transposed_product": lambda x, y: jax.grad(lambda w: jnp.sum(jnp.sin(x @ w.T)))(y),
     "triangle": lambda x, y: lax.select(jnp.tri(2, 3, -1, bool), x, jnp.zeros((2, 3)))
     + lax.select(jnp.tri(2, 3, 0, bool), jnp.zeros((2, 3)), y),
     "product_of_nothing": lambda x, y: jax.grad(lambda a: jnp.sin(a[0] @ y[0]))(x)

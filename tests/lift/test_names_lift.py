@@ -410,3 +410,36 @@ def test_parts_of_an_array_that_is_taken_apart_have_their_names_though_some_are_
     assert whole in source or "    speed = state[1]\n    angle = state[2]\n" in source
     source = untrace.decompile(lambda s, f: jax.jacfwd(dynamics)(s, f))(jnp.ones(4), jnp.float32(1.0)).source
     assert whole in source or "    speed = state[1]\n" in source
+
+
+def test_parts_of_a_named_tuple_of_a_librarys_have_the_authors_names():
+    def factors(c):
+        values, vectors = jnp.linalg.eigh(c)
+        basis, triangle = jnp.linalg.qr(c)
+        sign, size = jnp.linalg.slogdet(c)
+        return values, vectors, basis, triangle, sign, size
+
+    source = untrace.decompile(factors)(jnp.eye(3)).source
+    for line in ("values, vectors = jnp.linalg.eigh(c)", "basis, triangle = jnp.linalg.qr(c)"):
+        assert line in source, source
+    assert "sign, size = jnp.linalg.slogdet(c)" in source
+
+
+class Gaussian(NamedTuple):
+    mean: jax.Array
+    spread: jax.Array
+
+
+def posterior(x):
+    mean = jnp.sin(x) + jnp.tanh(jnp.cos(x) * x)
+    return Gaussian(mean, jnp.cos(x) * x - mean)
+
+
+def test_so_have_those_of_a_named_tuple_of_the_authors():
+    def model(x):
+        mu, sigma = posterior(x)
+        other, _ = posterior(mu * 2)
+        return mu * sigma + other
+
+    source = untrace.decompile(model)(jnp.ones(3)).source
+    assert "mu, sigma = posterior(x)" in source and "other, _ = posterior(mu * 2.0)" in source, source

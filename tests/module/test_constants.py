@@ -272,3 +272,11 @@ def test_a_weakly_typed_array_of_one_number_is_full_of_it(value: float) -> None:
     for left, right in zip(written(jnp.ones(3, jnp.bfloat16)), (jnp.ones(3, jnp.bfloat16) * weak, weak), strict=True):
         assert (left.dtype, left.weak_type) == (right.dtype, right.weak_type)
         assert np.asarray(left).tobytes() == np.asarray(right).tobytes()
+
+
+def test_an_infinity_is_a_number_of_numpys() -> None:
+    def least(x: Any) -> Any:
+        return jax.lax.scan(lambda best, y: (jnp.minimum(best, y), best), jnp.float32(jnp.inf), x)
+
+    d = untrace.decompile(least)(jnp.ones(3))
+    assert "np.float32(np.inf)" in d.source and "[()]" not in d.source.partition("def _type_of")[0], d.source
