@@ -398,3 +398,18 @@ def test_a_sum_over_a_tree_with_a_number_among_its_leaves():
     found = untrace.decompile(clipped)(PARAMS)
     assert found.proof.at_least("hlo")
     assert found.source.count("x.sum() if x.ndim > 0 else x") == found.source.count("jax.tree.leaves(") == 1, found.source
+
+
+def test_products_of_leaves_of_any_rank_are_one_call():
+    def averaged(weights, deltas):
+        return jax.tree.map(lambda d: jnp.tensordot(weights, d, axes=1), deltas)
+
+    def clipped(grads):
+        norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(grads)))
+        return jax.tree.map(lambda g: g * jnp.minimum(1.0, 10.0 / norm), grads)
+
+    deltas = {"a": jnp.ones((3, 4, 2)), "b": jnp.ones((3, 5)), "c": jnp.ones(3)}
+    source = untrace.decompile(averaged)(jnp.ones(3), deltas).source
+    assert "jax.tree.map(lambda d: jnp.tensordot(weights, d, axes=1), deltas)" in source, source
+    source = untrace.decompile(clipped)({"a": jnp.ones((3, 4)), "b": jnp.ones(5), "c": jnp.float32(1.0)}).source
+    assert "jax.tree.map(lambda x: jnp.vdot(x, x), grads)" in source and ".ravel()" not in source, source

@@ -276,3 +276,12 @@ def test_truths_and_complex_numbers_of_which_pytorch_has_no_bounds():
     for fn in (lax.cummax, lambda x: lax.clamp(x[0], x, x[1])):
         with pytest.raises(untrace.UnsupportedPrimitiveError, match="PyTorch"):
             untrace.decompile(fn, target="torch")(np.ones(3, np.complex64))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_that_a_linear_call_is_given_has_no_methods(target):
+    def scaled(scale, x):
+        linear = lambda factor, v: factor * v
+        return jax.custom_derivatives.linear_call(linear, linear, scale, x)
+
+    _same(target, lambda x: scaled(3.0, x) + 1, np.float32([0.5, -2.0]))

@@ -86,7 +86,7 @@ def spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str,
         w.module.modules.add(w.module.namespace)
         if rest == "astype" and args[1].flat() == f"{w.module.namespace}.float32" and "." in args[0].flat():
             return args[0]  # as the author passes it
-        if rest == "astype":
+        if rest in ("astype", "to"):
             return Call(f"{w.module.namespace}.asarray", args[:1], [("dtype", args[1]), *kwargs])
         return Call(f"{w.module.namespace}.{rest}", args, kwargs)
     if kind == "method":

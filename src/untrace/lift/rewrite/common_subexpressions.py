@@ -145,7 +145,7 @@ def _once(
             place = first.get(key)
             if (
                 place is not None
-                and (not stays or place in staying)
+                and (not stays or place in staying and not _are_of_one_call(found[place], eqn, provenance))
                 and _in_one_expression(found[place:], eqn, provenance)
             ):
                 names.update(zip(eqn.outvars, found[place].outvars, strict=True))
@@ -155,6 +155,13 @@ def _once(
                 staying.add(len(found))
         found.append(eqn)
     return found, names
+
+
+def _are_of_one_call(first: Any, second: Any, provenance: Provenance) -> bool:
+    """Whether one call of a function of JAX's computes both: `jnp.vdot(x, x)` flattens twice."""
+    sites = provenance.site(first), provenance.site(second)
+    called = sites[0].library
+    return called is not None and called == sites[1].library and sites[0].frames == sites[1].frames
 
 
 def _beginnings_of_sums(eqns: Sequence[Any]) -> set[Any]:

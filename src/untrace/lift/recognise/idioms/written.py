@@ -57,6 +57,9 @@ def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equatio
         group.append(m.equations[place])
     group.reverse()
     # A loop of the author's makes the same call again and again: only its last round.
+    if sum(e.origin.primitive is equation.origin.primitive for e in group) == 1:
+        yield group
+        return
     starts = [i for i, e in enumerate(group) if e.origin.primitive is group[0].origin.primitive]
     if len(starts) > 1:
         yield group[starts[-1] :]
@@ -151,6 +154,8 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
         return
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
     orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
+    if len(inputs) == 1 and not constants and len(group[-1].inputs) == 2:  # `jnp.vdot(x, x)`
+        orders.append([*inputs, *inputs])
     for operands in orders:
         # What the author wrote there is right more often than the first order is.
         for known in [given, {}] if given else [{}]:
