@@ -129,7 +129,9 @@ def test_mapped_functions_under_a_pullback_that_a_loop_calls_stay_mapped():
     """The pullback holds numbers, which JAX hands to the loop or not, as they are Python's or its own."""
 
     def step(w, points):
-        residual = lambda v: jax.vmap(turned)(v.reshape(-1, 3), points).ravel()
+        def residual(v):
+            return jax.vmap(turned)(v.reshape(-1, 3), points).ravel()
+
         r, pullback = jax.vjp(residual, w)
         return w - jax.lax.fori_loop(0, 3, lambda _, x: x + pullback(residual(x))[0], pullback(r)[0])
 

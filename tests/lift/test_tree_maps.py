@@ -397,7 +397,9 @@ def test_a_sum_over_a_tree_with_a_number_among_its_leaves():
 
     found = untrace.decompile(clipped)(PARAMS)
     assert found.proof.at_least("hlo")
-    assert found.source.count("x.sum() if x.ndim > 0 else x") == found.source.count("jax.tree.leaves(") == 1, found.source
+    assert found.source.count("x.sum() if x.ndim > 0 else x") == found.source.count("jax.tree.leaves(") == 1, (
+        found.source
+    )
 
 
 def test_products_of_leaves_of_any_rank_are_one_call():

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.capture.calls.differentiated import Asked, called_derivatives
-from untrace.capture.calls.unfolding import gives_back, unfolded
+from untrace.capture.calls.unfolding import gives_back
 from untrace.capture.calls.vmaps import file_of_called, folded, noted_vmaps
 from untrace.ir.nodes import Function
 from untrace.ir.structured import CustomRule, JvpRule, VjpRule
@@ -136,7 +136,7 @@ def _with_calls(
         # Rules in these rules are traced for the comparison, as they are.
         if not all(gives_back(a, b, importer.expander) for a, b in pairs):
             return plain
-        whole = [folded(b, a, vmaps, importer.expander, unfolded) for a, b in pairs] if maps else found
+        whole = [folded(b, a, vmaps, importer.expander, gives_back) for a, b in pairs] if maps else found
         if asked.kept or any(a is not b for a, b in zip(whole, found, strict=True)):
             return whole  # else the functions in it are the ones that are known
     return plain

@@ -166,8 +166,9 @@ def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
     return _in_words(w, *made) if is_shorter else named
 
 
-def _shape(w: Any, equation: Equation, operand: Expr, shape: Sequence[Any]) -> Sequence[Any]:
+def _shape(w: _Function, equation: Equation, operand: Expr, shape: Sequence[int]) -> Sequence[object]:
     """The shape that an array is given, with one -1: the author's, or where the text has no word for the others, of another size."""
+    assert w.sizes is not None
     found = w.sizes.reshape(operand, tuple(equation.inputs[0].aval.shape), tuple(shape))
     rest = [i for i in range(len(shape)) if _is_rest(w.module, equation, (i, len(shape)))]
     left = [i for i, n in enumerate(found) if type(n) is int and n == -1]

@@ -252,7 +252,9 @@ def _is_bound(call: Call, params: Sequence[Parameter], returned: Return) -> bool
     words = Counter(_WORD.findall(inner.flat()))
     if type(inner) is not Call or call.kwargs or len(call.args) != len(params) or any(words[name] != 1 for name in own):
         return False
-    if any(type(_whole(a)) is not Name or a.flat() in own - {name} or not _place_of(returned, name) for name, a in pairs):
+    if any(
+        type(_whole(a)) is not Name or a.flat() in own - {name} or not _place_of(returned, name) for name, a in pairs
+    ):
         return False
     for name, argument in pairs:
         found = _place_of(returned, name)

@@ -60,7 +60,6 @@ from untrace.lift.outline.regions import (
 )
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.call_records import Access
-from untrace.provenance.sites import Frame
 from untrace.provenance.syntax import Field
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
@@ -499,24 +498,22 @@ class Outliner(FunctionNames):
             ):
                 # Nothing is called like the function that gives it, nor after the last step inside it.
                 outer.hint = words.clean(f"{shape.name}_out")
-            elif result.named_inside and self._is_last_step(piece, outer, value):
+            elif result.named_inside and self._is_last_step(piece, outer, value) or self._is_said(piece, outer, result):
                 outer.hint = result.hint
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body, self._frames_of_call(piece)), inputs, outputs, {}, None)
-
-    def _frames_of_call(self, piece: Piece) -> Sequence[Frame]:
-        """The frames from the outermost function to the one that makes the call; () of a backward part."""
-        frames = self.provenance.site(piece.scan.equations[piece.start].origin).frames
-        if piece.call.backward or piece.call.frame not in frames:
-            return ()
-        return frames[: frames.index(piece.call.frame) + 1]
 
     def _is_last_step(self, piece: Piece, outer: Value, value: Value) -> bool:
         """Whether a value is called after the last operation, or function of a library, that made it: `subtract`."""
         if outer.named or outer.named_inside:
             return False
         return outer.hint in words.STEPS or outer.hint in [f.name for f in self._frames_inside(piece, value)[1:]]
+
+    def _is_said(self, piece: Piece, outer: Value, result: Value) -> bool:
+        """Whether the author's function has a word for a result, and its caller none: a parameter that it is passed for."""
+        is_named = outer.named or outer.named_inside or piece.call.callee.library or piece.call.backward
+        return not is_named and result.hint not in (None, outer.hint) and outer.hint not in words.STEPS
 
     def _telling(self, shape: Shape, variant: int) -> Piece:
         """The call of a variant after which things are called in its function."""

@@ -36,6 +36,13 @@ class FunctionNames(ABC):
     trees: TreeRoots
     terms: dict[Value, Value]
 
+    def _frames_of_call(self, piece: Piece) -> Sequence[Frame]:
+        """The frames from the outermost function to the one that makes the call; () of a backward part."""
+        frames = self.provenance.site(piece.scan.equations[piece.start].origin).frames
+        if piece.call.backward or piece.call.frame not in frames:
+            return ()
+        return frames[: frames.index(piece.call.frame) + 1]
+
     @abstractmethod
     def saved(self, shape: Shape) -> int:
         """How many of the results are needed by the backward pass alone, whichever the call."""

@@ -78,7 +78,7 @@ class Piece:
     @property
     def is_distinct(self) -> bool:
         """Whether it passes nothing twice."""
-        return len(set(map(id, self.inputs))) == len(self.inputs)
+        return len(set(self.inputs)) == len(self.inputs)
 
     def _number(self, equations: Equations, first: Sequence[Hashable], order: Sequence[int] | None) -> bool:
         """Whether inputs go in this order, where one is given."""
