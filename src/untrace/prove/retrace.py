@@ -94,9 +94,9 @@ def prove_text(
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
     hands_others = difference is not None and _hands_others(target, same_form, captured)
+    paths = () if difference is None else difference.all_paths or (difference.path,)
+    suspects = tuple(tuple(reversed(path)) for path in paths)
     if difference is not None and not hands_others:
-        paths = difference.all_paths or (difference.path,)
-        suspects = tuple(tuple(reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
     if captured.example is not None and goal.example is not None:
         outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
@@ -116,7 +116,9 @@ def prove_text(
         why = f"same jaxpr but for {' and '.join(words)}"
         proof = weaker_of(again, captured, why, notes, lowered_alike=not (comparison.reordered or hands_others))
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
-        return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=comparison.reordered)
+        if not proof.at_least("bits"):
+            return Outcome(module, None, proof.detail, suspects, reordered=comparison.reordered)
+        return Outcome(module, proof, proof.detail, reordered=comparison.reordered)
     if neutral and target is not captured.expanded:
         # Where JAX puts everything in again that was taken out, the text is the very program.
         whole = compare(captured.expanded, again, captured.expander)

@@ -202,11 +202,12 @@ class Shapes:
             return
         for first in [v for shape in self._of_code.get(tuple(piece.first), ()) for v in shape.variants]:
             if len(first.inputs) > len(piece.inputs):
-                made = piece.like(first.order, equations(piece))
+                before, made = copy.copy(piece), piece.like(first.order, equations(piece))
                 if made is not None and made.key == first.key:
                     piece.take(made)
                     if self._joins(piece, equations):
                         return
+                    piece.take(before)
             elif len(first.inputs) < len(piece.inputs):
                 made = first.like(piece.order, equations(first))
                 if made is not None and made.key == piece.key:

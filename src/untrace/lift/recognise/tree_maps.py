@@ -107,7 +107,7 @@ def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
     turns = [callee.turns[i] for i in order]
     inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
     known = callee.function, callee.result, callee.own, callee.own_result
-    new = TreeMap(turns, callee.trees, callee.names, *known)
+    new = TreeMap(turns, callee.trees, callee.names, *known, is_called=callee.is_called)
     return Equation(new, inputs, [equation.outputs[i] for i in order], {}, equation.origin)
 
 
@@ -176,7 +176,8 @@ def _joined(first: Equation, second: Equation, tree: int) -> Equation:
     ]
     for place in range(len(first.outputs)):
         output_of(first, place).named = False
-    callee = TreeMap(turns, len(columns), names, "", other_map.result, own_result=other_map.own_result)
+    known = other_map.own_result, other_map.is_called
+    callee = TreeMap(turns, len(columns), names, "", other_map.result, own_result=known[0], is_called=known[1])
     return Equation(callee, [*[a for c in columns for a in c], *shared], second.outputs, {}, second.origin)
 
 
