@@ -443,3 +443,23 @@ def test_so_have_those_of_a_named_tuple_of_the_authors():
 
     source = untrace.decompile(model)(jnp.ones(3)).source
     assert "mu, sigma = posterior(x)" in source and "other, _ = posterior(mu * 2.0)" in source, source
+
+
+class Message:
+    def __init__(self, params):
+        self.params = params
+
+    def __call__(self, h, graph):
+        m = jnp.tanh(h @ self.params["w"] + self.params["b"])
+        return h + m * graph["mask"][:, None] - jnp.sin(m) * graph["degree"][:, None]
+
+
+def test_a_tree_that_calls_pass_of_several_is_called_after_none_of_them():
+    def network(params, h, graph):
+        h = Message(params["layer_0"])(h, graph)
+        return Message(params["layer_1"])(jnp.cos(h), graph)
+
+    layer = {"w": MATRIX, "b": VECTOR}
+    graph = {"mask": jnp.ones(3), "degree": jnp.ones(3)}
+    source = untrace.decompile(network)({"layer_0": layer, "layer_1": layer}, jnp.ones((3, 4)), graph).source
+    assert "def message(layer, h, graph):" in source, source

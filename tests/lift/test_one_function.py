@@ -139,14 +139,15 @@ def test_mapped_functions_under_a_pullback_that_a_loop_calls_stay_mapped():
     assert source.count("def turned") == source.count("def skew") == 1 and "x, y, z = w" in source, source
 
 
-def test_numbers_that_a_differentiated_loop_is_handed_are_no_other_program():
+def test_a_number_that_a_differentiated_function_computes_with_is_jaxs():
     def price(x, rate):
-        total, _ = jax.lax.scan(lambda c, _: (c * jnp.sin(rate) + jnp.cos(c * rate) * rate, None), x, length=3)
+        step = rate / 6
+        total, _ = jax.lax.scan(lambda c, _: (c * jnp.sin(rate) + jnp.cos(c * step) * rate, None), x, length=3)
         return total.sum()
 
     found = untrace.decompile(lambda x: jax.grad(price)(x, jnp.float32(0.5)))(jnp.arange(3.0))
-    assert found.proof.level == "hlo" and "numbers that loops are handed" in str(found.proof), found.proof
-    assert "jax.grad(" in found.source and "f32[n]" in found.source
+    assert found.proof.level == "jaxpr", found.proof
+    assert "jax.grad(price)(x, jnp.float32(0.5))" in found.source and "f32[n]" in found.source
     np.testing.assert_array_equal(found(jnp.arange(3.0)), jax.grad(price)(jnp.arange(3.0), jnp.float32(0.5)))
 
 

@@ -30,6 +30,7 @@ from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import changed_parts, rebuilt
 from untrace.module.known_trees import Key, KnownTrees, key_of, leaf_behind
 from untrace.module.loops import of_calls
+from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
@@ -484,4 +485,5 @@ def _pack_name(body: Function, layout: Layout, pack: tuple[list[int], list[Way]]
     above = Leaf(leaf.root, leaf.steps[: len(leaf.steps) - len(pack[1][0])])
     if len(layout.packs) == 1 and (above.steps or body.facts.calls > 1):
         return "state" if "state" in above.root.id else "params"
-    return identifier(last_word(above), "params")
+    word = last_word(above)
+    return identifier(base_of(word) if body.facts.calls > 1 else word, "params")

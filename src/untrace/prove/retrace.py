@@ -15,7 +15,6 @@ from jax.extend.core import JaxprEqn
 from untrace import jax_compat
 from untrace.capture.function import Captured
 from untrace.jaxprs.equal.compare import compare
-from untrace.jaxprs.numbers_inside import numbers_inside
 from untrace.lift.rewrite.simplify import IMPLICIT, simplified
 from untrace.module.emit import Written
 from untrace.prove.hlo import OptimisedAlike, begin_alone
@@ -93,10 +92,9 @@ def prove_text(
     comparison = compare(target, same_form, captured.expander, carries=True, sums=True)
     timings["compare"] = timings.get("compare", 0.0) + time.perf_counter() - traced
     difference = comparison.difference
-    hands_others = difference is not None and _hands_others(target, same_form, captured)
-    paths = () if difference is None else difference.all_paths or (difference.path,)
-    suspects = tuple(tuple(reversed(path)) for path in paths)
-    if difference is not None and not hands_others:
+    if difference is not None:
+        paths = difference.all_paths or (difference.path,)
+        suspects = tuple(tuple(reversed(path)) for path in paths)
         return Outcome(module, None, difference.why, suspects)
     if captured.example is not None and goal.example is not None:
         outcome = prove_text(written, captured.example, timings, goal.example, alike, module)
@@ -108,17 +106,13 @@ def prove_text(
         words.insert(0, "constants that loops close over more than once")
     if comparison.reordered:
         words.insert(0, "the order of what loops carry")
-    if hands_others:
-        words.insert(0, "numbers that loops are handed")
-    if comparison.reordered or comparison.closed_anew or hands_others:
+    if comparison.reordered or comparison.closed_anew:
         start = time.perf_counter()
         notes = (*captured.notes, *comparison.notes, *goal.notes)
         why = f"same jaxpr but for {' and '.join(words)}"
-        proof = weaker_of(again, captured, why, notes, lowered_alike=not (comparison.reordered or hands_others))
+        proof = weaker_of(again, captured, why, notes, lowered_alike=not comparison.reordered)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
-        if not proof.at_least("bits"):
-            return Outcome(module, None, proof.detail, suspects, reordered=comparison.reordered)
-        return Outcome(module, proof, proof.detail, reordered=comparison.reordered)
+        return Outcome(module, proof if proof.at_least("bits") else None, proof.detail, reordered=comparison.reordered)
     if neutral and target is not captured.expanded:
         # Where JAX puts everything in again that was taken out, the text is the very program.
         whole = compare(captured.expanded, again, captured.expander)
@@ -143,14 +137,6 @@ def prove_text(
     # The text comes back as what the original was expanded to; the original itself has primitives of its library.
     why = "same jaxpr but for library primitives, which were expanded"
     return Outcome(module, weaker(module, written, captured, why))
-
-
-def _hands_others(target: Any, form: Any, captured: Captured) -> bool:
-    """Whether two programs are the same but for which numbers they hand to loops."""
-    programs = numbers_inside(target), numbers_inside(form)
-    if programs[0] is target and programs[1] is form:
-        return False
-    return compare(*programs, captured.expander, carries=True, sums=True).difference is None
 
 
 def form_of(goal: Goal, captured: Captured) -> Callable[[Any], Any]:

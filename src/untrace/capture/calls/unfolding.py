@@ -18,7 +18,6 @@ from untrace.ir import derivatives
 from untrace.ir.signatures import Derivative, DerivativeSignature, WrittenOut
 from untrace.jaxprs.equal.compare import compare
 from untrace.jaxprs.expand.expand import Expander, constants_of, spliced
-from untrace.jaxprs.numbers_inside import numbers_inside
 
 
 def unfolded(closed: Any) -> Any:
@@ -30,11 +29,24 @@ def unfolded(closed: Any) -> Any:
 
 
 def gives_back(plain: Any, calls: Any, expander: Expander) -> bool:
-    """Whether a jaxpr with calls is a program that was captured, but for which numbers it hands to loops."""
+    """Whether a jaxpr with calls is a program that was captured, but for which numbers it hands to loops: what the author's
+    numbers were (Python's, NumPy's) decides whether a pullback holds them, and no jaxpr says so."""
     whole = unfolded(calls)
     if compare(plain, whole, expander).difference is None:
         return True
-    return compare(numbers_inside(plain), numbers_inside(whole), expander).difference is None
+    inside = _NumbersInside()
+    return compare(inside.jaxpr(plain), inside.jaxpr(whole), expander).difference is None
+
+
+class _NumbersInside(jax_compat.JaxprRewriter):
+    """Loops have the numbers themselves that they are handed."""
+
+    def rewritten(self, closed: Any) -> Any:
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        eqns = [jax_compat.with_numbers_inside(jax_compat.with_inner_jaxprs(e, self.jaxpr)) for e in jaxpr.eqns]
+        if all(a is b for a, b in zip(eqns, jaxpr.eqns, strict=True)):
+            return closed
+        return jax_compat.rebuilt_jaxpr(closed, eqns, jaxpr.outvars)
 
 
 class _Unfolder(jax_compat.JaxprRewriter):

@@ -10,7 +10,7 @@ from untrace.ir.nodes import Function
 from untrace.ir.signatures import Derivative, DerivativeSignature
 from untrace.ir.structured import Pullback, derivative_in
 from untrace.module.rules import WRITTEN, Rule
-from untrace.python.tree import Expr
+from untrace.python.tree import Expr, Text
 from untrace.targets.jax import differentiated
 from untrace.targets.jax.rules.table import rule
 
@@ -19,10 +19,19 @@ def _call(write: Callable[[Any, Sequence[Expr], Function, Derivative], None]) ->
     def written(w: Any, *operands: Any, jaxpr: Function) -> Any:
         derivative = derivative_in(w.equation.callee)
         assert derivative is not None
-        write(w, operands, jaxpr, derivative)
+        write(w, [_of_jax(w, x) for x in operands], jaxpr, derivative)
         return WRITTEN
 
     return written
+
+
+def _of_jax(w: Any, operand: Expr) -> Expr:
+    """`jnp.float32(0.5)` for a number of NumPy's: what the function computes of that alone would not be traced."""
+    number = operand.flat() if type(operand) is Text else ""
+    if not number.startswith("np.float"):
+        return operand
+    w.module.modules.add("jnp")
+    return Text(f"j{number}")
 
 
 def _later(write: Callable[[Any, Sequence[Expr], DerivativeSignature], None]) -> Rule:
