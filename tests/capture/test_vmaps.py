@@ -316,14 +316,14 @@ def test_nothing_is_folded_that_does_not_come_back():
     def fn(xs):
         return jax.vmap(lambda x: jnp.sin(x).sum())(xs), jax.vmap(lambda x: jnp.cos(x).sum())(xs)
 
-    from untrace.capture.calls.unfolding import unfolded
+    from untrace.capture.calls.unfolding import gives_back
     from untrace.jaxprs.expand.expand import Expander
 
     with vmaps.noted_vmaps() as calls:
         closed = jax.make_jaxpr(fn)(X)
     assert len(calls) == 2
     calls[0].body, _ = jax.make_jaxpr(lambda x: (jnp.tan(x).sum(),), return_shape=True)(X[0])
-    folded = vmaps.folded(closed, closed, calls, Expander(), unfolded)
+    folded = vmaps.folded(closed, closed, calls, Expander(), gives_back)
     assert [e.primitive.name for e in folded.jaxpr.eqns].count("vmap") == 1
 
 

@@ -165,3 +165,17 @@ def test_a_function_without_a_name_is_not_called_where_it_stands():
 
     source = text(search, jnp.ones((5, 3)), jnp.float32(2.0))
     assert "(lambda" not in source, source
+
+
+def mlp(layers, x):
+    for w, b in layers[:-1]:
+        x = jnp.tanh(x @ w + b)
+    w, b = layers[-1]
+    return x @ w + b
+
+
+def test_the_last_layer_is_that_behind_a_loop_over_all_but_it():
+    widths = (4, 8, 8, 2)
+    layers = [(jnp.ones((m, n)), jnp.ones(n)) for m, n in zip(widths, widths[1:], strict=False)]
+    source = text(lambda layers, x: jnp.sum(mlp(layers["net"], x) ** 2), {"net": layers}, jnp.ones((5, 4)))
+    assert "for w, b in layers[:-1]:" in source and "return x @ layers[-1][0] + layers[-1][1]" in source, source

@@ -8,7 +8,7 @@ one item a line with a trailing comma, as the community's formatters do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from untrace.ir.facts import Step
 from untrace.ir.values import Constant, Value
@@ -63,6 +63,9 @@ class Symbol:
 
     constant: Constant | None = None
     """The constant of the program that it stands for in the module."""
+
+    but_last: set[tuple[Step, ...]] = field(default_factory=set)
+    """The lists in it of which a loop goes through all but the last, which is `[-1]` then."""
 
 
 class Name(Expr):
@@ -252,7 +255,11 @@ class Leaf(Expr):
 
     def prefix(self, count: int) -> Expr:
         """The way to the sub-tree after the first `count` steps."""
-        return along(self.root, self.steps[:count])
+        steps = list(self.steps[:count])
+        for i, (kind, text, siblings) in enumerate(steps):
+            if text == str(siblings - 1) and self.steps[:i] in self.root.symbol.but_last:
+                steps[i] = kind, "-1", siblings
+        return along(self.root, steps)
 
     def flat(self) -> str:
         return self.prefix(len(self.steps)).flat()

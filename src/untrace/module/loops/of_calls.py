@@ -131,6 +131,8 @@ class Element:
         if numbers != list(range(start, stop)):
             return None
         last = None if stop == length else Text("-1") if stop == length - 1 else Text(str(stop))
+        if stop == length - 1:
+            self.root.symbol.but_last.add(self.above)
         return Subscript(whole, Slice(Text(str(start)) if start else None, last))
 
     def word(self) -> str:
