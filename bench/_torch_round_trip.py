@@ -63,7 +63,7 @@ def measure_module(name: str, record: Record) -> None:
 
 def of_rounding(model: Any, args: Any, kwargs: Any, known: dict[str, torch.nn.Parameter]) -> set[str]:
     """Parameters whose gradient is zero, and rounding alone in the module itself: in double precision nothing is left of it
-    (the bias of an attention's keys)."""
+    (the bias of an attention's keys). None are known of a module that PyTorch cannot run so (its grouped products)."""
 
     def wide(leaf: Any) -> Any:
         return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
@@ -73,6 +73,8 @@ def of_rounding(model: Any, args: Any, kwargs: Any, known: dict[str, torch.nn.Pa
         exact = copy.deepcopy(model).double()
         outputs = exact(*jax.tree.map(wide, args), **jax.tree.map(wide, kwargs))
         weighted_sum(jax.tree.leaves(trees.plain(outputs, lambda t: t))).backward()
+    except RuntimeError:
+        return set()
     finally:
         torch.set_default_dtype(torch.float32)
     grads = {n: p.grad for n, p in exact.named_parameters() if p.grad is not None}
