@@ -258,7 +258,7 @@ def without_guard(text: str) -> tuple[str, int]:
     lines = text.split("\n")
     kept = list(lines)
     for node in ast.parse(text).body:
-        known = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_KNOWN"
+        known = isinstance(node, ast.Assign) and "_KNOWN" in ast.unparse(node.targets[0])
         if known or isinstance(node, ast.FunctionDef) and node.name in GUARD:
             first = (
                 node.decorator_list[0].lineno
