@@ -255,6 +255,11 @@ class TreeMap:
         self.selected = selected
         self.is_called = is_called
 
+    def with_turns(self, turns: Sequence[Function], selected: Selected | None = None) -> TreeMap:
+        """The same map of other leaves."""
+        known = self.trees, self.names, self.function, self.result, self.own, self.own_result
+        return TreeMap(turns, *known, selected, self.is_called)
+
     def columns(self, inputs: Sequence[T]) -> list[Sequence[T]]:
         """The leaves of each tree, of the equation's inputs."""
         count = len(self.turns)

@@ -27,7 +27,7 @@ _BINARY = {
     "and_": "&", "or_": "|", "xor": "^", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
-_DIGITS = re.compile(r"-?[\d.]|(?:float|complex)\(|-?\w+\.(?:inf|nan)$")
+_OF_PYTHON = re.compile(r"-?[\d.]|(?:float|complex)\(|-?\w+\.(?:inf|nan)$")
 _NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 _UNARY = {"neg": "-", "invert": "~"}
 
@@ -100,7 +100,9 @@ def spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str,
 def _is_number(expr: Expr) -> bool:
     """Whether this is a number of Python's, which a caller passed for a value that is an array elsewhere."""
     return (
-        _is_number(expr.value) if type(expr) is Unary else type(expr) is Text and _DIGITS.match(expr.text) is not None
+        _is_number(expr.value)
+        if type(expr) is Unary
+        else type(expr) is Text and _OF_PYTHON.match(expr.text) is not None
     )
 
 

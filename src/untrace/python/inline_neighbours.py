@@ -116,9 +116,8 @@ class _Folder:
         node, _, put = found
         call = next((n for n in nodes_of(second) if type(n) is Call and _whole(n.func) is node), None)
         if call is not None:
-            if not _is_bound(call, params, returned):
-                return
-            self._drop(body, place)
+            if _is_bound(call, params, returned):
+                self._drop(body, place)
             return
         expr = Lambda([p.name for p in params], returned.value)
         old = len([*definition.lines(indent), *second.lines(indent)])

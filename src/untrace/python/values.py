@@ -142,7 +142,7 @@ class Values:
         self.modules.add("np")
         kind = array.dtype.name
         if array.dtype.kind == "f" and array.dtype.isbuiltin == 1:
-            for word, special in (("np.inf", np.inf), ("-np.inf", -np.inf), ("np.nan", np.nan)):
+            for word, special in (("np.inf", np.inf), ("-np.inf", -np.inf), ("np.nan", np.nan), ("-np.nan", -np.nan)):
                 if array.dtype.type(special).tobytes() == array.tobytes():
                     return Text(f"np.{kind}({word})")
         if array.dtype.type.__module__ == "numpy" and hasattr(np, kind if kind != "bool" else "bool_"):

@@ -209,9 +209,9 @@ def make_calls_of_themselves(regions: Sequence[Region], provenance: Provenance) 
         if region.function in given and len({frame.code for frame in frames}) == 1:
             every.append((region, frames[0]))
     several = Counter(f.code for _, f in every if not f.code.co_freevars)
-    several = Counter({f.code: several[f.code] for region, f in every if region.function in closing})
+    closed = {f.code for region, f in every if region.function in closing}
     for region, frame in every:
-        if frame.code in called or several[frame.code] > 1:
+        if frame.code in called or frame.code in closed and several[frame.code] > 1:
             whole, root = Call((), frame), region.root
             whole.items, root.items = root.items, []
             root.items.append(whole)

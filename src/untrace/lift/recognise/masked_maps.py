@@ -82,8 +82,7 @@ def _completed(
                 continue
             params = [a for a in (*[c[place] for c in known], *shared) if type(a) is Value]
             functions.append(Function("leaf", params, [], [params[tree]]))
-        rest = callee.function, callee.result, callee.own, callee.own_result
-        new = TreeMap(functions, callee.trees, callee.names, *rest, selected, callee.is_called)
+        new = callee.with_turns(functions, selected)
         inputs = [*[a for c in known for a in c if a is not None], *shared]
         outputs = [None if turn is None else equation.outputs[turn] for turn in turns]
         return Equation(new, inputs, outputs, {}, equation.origin)

@@ -106,9 +106,7 @@ def _permuted(equation: Equation, order: Sequence[int]) -> Equation:
     columns = callee.columns(equation.inputs)
     turns = [callee.turns[i] for i in order]
     inputs = [*[c[i] for c in columns for i in order], *equation.inputs[callee.trees * count :]]
-    known = callee.function, callee.result, callee.own, callee.own_result
-    new = TreeMap(turns, callee.trees, callee.names, *known, is_called=callee.is_called)
-    return Equation(new, inputs, [equation.outputs[i] for i in order], {}, equation.origin)
+    return Equation(callee.with_turns(turns), inputs, [equation.outputs[i] for i in order], {}, equation.origin)
 
 
 def _in_one(equations: Sequence[Equation], results: Sequence[Any]) -> list[Equation]:
@@ -176,8 +174,8 @@ def _joined(first: Equation, second: Equation, tree: int) -> Equation:
     ]
     for place in range(len(first.outputs)):
         output_of(first, place).named = False
-    known = other_map.own_result, other_map.is_called
-    callee = TreeMap(turns, len(columns), names, "", other_map.result, own_result=known[0], is_called=known[1])
+    result, of_author, is_called = other_map.result, other_map.own_result, other_map.is_called
+    callee = TreeMap(turns, len(columns), names, "", result, own_result=of_author, is_called=is_called)
     return Equation(callee, [*[a for c in columns for a in c], *shared], second.outputs, {}, second.origin)
 
 

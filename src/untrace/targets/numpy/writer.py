@@ -31,12 +31,8 @@ class NumpyValues(Values):
         return Text(f"ml_dtypes.{kind.name}")
 
     def numpy_scalar(self, value: Any) -> Expr:
-        """`np.float32(0.1)`, also of infinities and NaN."""
+        """`np.float32(0.1)`, and `ml_dtypes.bfloat16(0.1)`."""
         array = np.asarray(value)
-        if array.dtype.kind == "f" and array.dtype.isbuiltin == 1 and not np.isfinite(array):
-            word = "np.nan" if np.isnan(array) else "np.inf" if array > 0 else "-np.inf"
-            self.modules.add("np")
-            return Text(f"np.{array.dtype.name}({word})")
         if array.dtype.kind == "V" and np.isfinite(array.astype(np.float64)):  # a type of ml_dtypes
             return Call(self.dtype(array.dtype), [Text(repr(float(array)))])
         return super().numpy_scalar(value)

@@ -16,21 +16,6 @@ _LETTERS = "ijklmnopqrstuvwxyzacdef"
 _BATCHED = "bhg"
 
 
-@idiom("dot_general")
-def _said_product(m: Matcher, equation: Equation) -> Iterator[Guess]:
-    """`jnp.vdot(x, y)`, `jnp.inner(x, y)`, `jnp.tensordot(w, x, axes=1)`, where the author calls it so: for leaves of any rank
-    these are one expression."""
-    called = m.site(equation).library
-    left, right = equation.inputs
-    if called == ("jax.numpy", "vdot"):
-        yield Guess("jnp.vdot", (left, right))
-    elif called == ("jax.numpy", "inner"):
-        yield Guess("jnp.inner", (left, right))
-    elif called == ("jax.numpy", "tensordot"):
-        for axes in (1, 2, 0):
-            yield Guess("jnp.tensordot", (left, right), {"axes": axes})
-
-
 @idiom("dot_general", small=True)
 def _product(m: Matcher, equation: Equation) -> Iterator[Guess]:
     left, right = equation.inputs

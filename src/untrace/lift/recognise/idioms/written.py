@@ -22,6 +22,8 @@ from untrace.provenance.sites import Site
 # A call that leaves more equations than this is a whole algorithm, which the first guess finds or none.
 _MOST_EQUATIONS = 100
 _MOST_INPUTS = 4
+# Products of which one equation says less than the call: that is the same for arrays of any rank.
+_PRODUCTS = frozenset("einsum vdot inner tensordot".split())
 # Functions for which there is an operator.
 _OPERATORS = {
     "jnp.add": "operator.add", "jnp.subtract": "operator.sub", "jnp.multiply": "operator.mul",
@@ -56,10 +58,10 @@ def _groups(m: Matcher, equation: Equation, site: Site) -> Iterator[list[Equatio
             break
         group.append(m.equations[place])
     group.reverse()
-    # A loop of the author's makes the same call again and again: only its last round.
     if sum(e.origin.primitive is equation.origin.primitive for e in group) == 1:
         yield group
         return
+    # A loop of the author's makes the same call again and again: only its last round.
     starts = [i for i, e in enumerate(group) if e.origin.primitive is group[0].origin.primitive]
     if len(starts) > 1:
         yield group[starts[-1] :]
@@ -85,7 +87,7 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
     if site.library is None:
         return
     place = m.position(equation)
-    if site.library[1] != "einsum" and not _is_of(m, place - 1, site):  # most equations
+    if site.library[1] not in _PRODUCTS and not _is_of(m, place - 1, site):  # most equations
         return
     # What is lifted already was another round of the author's loop.
     if _is_of(m, place + 1, site) and m.equations[place + 1] not in m.consumed:
@@ -95,7 +97,7 @@ def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     path, site = call
     for group in _groups(m, equation, site):
-        if len(group) > (2 if m.lifter.large else 1) or path == "jnp.einsum":
+        if len(group) > (2 if m.lifter.large else 1) or path.removeprefix("jnp.") in _PRODUCTS:
             yield from _guesses(m, path, site, group)
 
 
