@@ -28,6 +28,7 @@ from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.provenance import bytecode, syntax
 from untrace.provenance.call_records import CallRecords, Settings
+from untrace.provenance.returns import Field, makes_tree, name_called
 from untrace.provenance.whose import INSIDE, NAMING, kind_of_code, tells
 
 Position = tuple[Any, Any, Any, Any]  # line, end line, column, end column
@@ -523,16 +524,16 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
             case ast.keyword() if parent.arg:
                 found.append(Target(parent.arg, path, "keyword"))
                 around = syntax.parent(frame.code, parent)[0]
-                if not isinstance(around, ast.Call) or not syntax.makes_tree(around):
+                if not isinstance(around, ast.Call) or not makes_tree(around, syntax.classes_of(frame.code)):
                     return done()
                 place = len(around.args) + around.keywords.index(parent)
-                path = (syntax.Field(place, syntax.name_called(around), parent.arg), *path)
+                path = (Field(place, name_called(around), parent.arg), *path)
                 parent = around
             case ast.Call() if field == "args":
                 name = syntax.parameter(frame.code, parent, index)
-                if syntax.makes_tree(parent):
+                if makes_tree(parent, syntax.classes_of(frame.code)):
                     found.extend([Target(name, path, "argument")] if name else [])
-                    path = (syntax.Field(index, syntax.name_called(parent)), *path)
+                    path = (Field(index, name_called(parent)), *path)
                 elif isinstance(parent.func, ast.Name) and parent.func.id in ("tuple", "list") and index == 0:
                     pass
                 else:
@@ -550,7 +551,7 @@ def _iterates(frame: Frame) -> bool:
 
 def _place(step: int | str) -> int | str:
     """What a part is unpacked by: that of a named tuple by its place, where it is passed so."""
-    return int(step[1:]) if isinstance(step, syntax.Field) and not step.name else step
+    return int(step[1:]) if isinstance(step, Field) and not step.name else step
 
 
 def _constant(node: ast.AST) -> Any:

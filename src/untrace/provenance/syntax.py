@@ -21,25 +21,16 @@ from typing import Any
 from untrace._identity import IdentityMap
 from untrace.provenance import whose
 from untrace.provenance.lines import Lines, Listed
+from untrace.provenance.node_kinds import BLOCKS, DEFINITIONS, INLINE, LEAVES
+from untrace.provenance.returns import Returns
 
 Position = tuple[Any, Any, Any, Any]  # line, column, end line, end column, as `ast` counts them
 Parent = tuple[ast.AST | None, str, int]  # the node around it, in which field of that, and where in a list
 
-# Fields that hold statements: a statement is indexed without those inside it.
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_FUNCTIONS = frozenset((*_DEFINITIONS, ast.Lambda, ast.ClassDef))
-_INLINE = frozenset((ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp))
-# Operators and contexts are objects that `ast` shares; names and numbers compute nothing.
-_LEAVES = frozenset(
-    v for v in vars(ast).values()
-    if isinstance(v, type) and issubclass(v, (ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context, ast.type_ignore))
-) | {ast.Name, ast.Constant, ast.arg, ast.alias}  # fmt: skip
-
-
 _INSIDE_OF_TOP = " \t)]}#"  # what lines begin with that begin no statement at the top level
 _DEFINITION = re.compile(r"(?:async )?def (\w+)")
 _OUTER_DEFINITION = re.compile(rb"^(?:async )?def ([\w\x80-\xff]+)", re.MULTILINE)
+_CLASS = re.compile(rb"^[ \t]*class ([\w\x80-\xff]+)", re.MULTILINE)
 
 
 # Longer files are parsed one definition at a time: most of them are libraries', of which a program touches little.
@@ -59,7 +50,7 @@ class _Piece:
         self.nodes: dict[Position, ast.AST] = {}
         self.parents: dict[ast.AST, Parent] = {}
         self.functions: dict[int, list[ast.AST]] = {}  # by the line at which their code objects start
-        self.returns: dict[ast.AST, _Returns] = {}
+        self.returns: dict[ast.AST, Returns] = {}
         self.loops: dict[ast.AST, list[ast.For]] = {}
         self._by_name: dict[str, list[Any]] | None = None
         self._walked: set[ast.AST] = set()
@@ -87,7 +78,7 @@ class _Piece:
                 if statement not in self._walked:
                     self._walked.add(statement)
                     self._walk(statement)
-                for field in _BLOCKS:
+                for field in BLOCKS:
                     inner = getattr(statement, field, None)
                     if type(inner) is list and inner:
                         blocks.append(inner)
@@ -105,7 +96,7 @@ class _Piece:
 
     def _walk(self, statement: ast.AST) -> None:
         nodes, parents, shift = self.nodes, self.parents, self.shift
-        if isinstance(statement, _DEFINITIONS):
+        if isinstance(statement, DEFINITIONS):
             self.functions.setdefault(_first_line(statement) + shift, []).append(statement)
         elif isinstance(statement, ast.AugAssign):
             nodes[_position(statement, shift)] = statement
@@ -114,18 +105,18 @@ class _Piece:
             node = stack.pop()
             outer = node is statement
             for field in node._fields:
-                if outer and field in _BLOCKS and type(getattr(node, field, None)) is list:
+                if outer and field in BLOCKS and type(getattr(node, field, None)) is list:
                     continue
                 value = getattr(node, field, None)
                 for index, child in enumerate(value) if type(value) is list else ((0, value),):
                     kind = type(child)
-                    if kind in _LEAVES and field != "iter" or not isinstance(child, ast.AST):
+                    if kind in LEAVES and field != "iter" or not isinstance(child, ast.AST):
                         continue
                     stack.append(child)
                     parents[child] = (node, field, index)
                     if isinstance(child, ast.expr):
                         nodes.setdefault(_position(child, shift), child)
-                        if kind in _INLINE:
+                        if kind in INLINE:
                             self.functions.setdefault(child.lineno + shift, []).append(child)
 
     def named(self, name: str) -> list[Any]:
@@ -135,9 +126,9 @@ class _Piece:
             blocks: list[list[Any]] = [self._module.body] if self._module is not None else []
             while blocks:
                 for statement in blocks.pop():
-                    if isinstance(statement, _DEFINITIONS):
+                    if isinstance(statement, DEFINITIONS):
                         self._by_name.setdefault(statement.name, []).append(statement)
-                    for field in _BLOCKS:
+                    for field in BLOCKS:
                         inner = getattr(statement, field, None)
                         if type(inner) is list:
                             blocks.append(inner)
@@ -191,6 +182,11 @@ class _File:
         for match in _OUTER_DEFINITION.finditer(lines.data):
             found.setdefault(match[1].decode(), []).append(lines.at(match.start()))
         return found
+
+    @functools.cached_property
+    def classes(self) -> frozenset[str]:
+        """The names of the classes that it defines."""
+        return frozenset(match[1].decode() for match in _CLASS.finditer(self.lines.whole.data))
 
     def _end(self, first: int) -> int:
         """The last line of the definition that starts at a line: before the next one that is indented as little."""
@@ -380,17 +376,23 @@ def returned(code: CodeType, name: str, node: ast.AST) -> tuple[int | str, ...] 
     """
     function = definition(code)
     piece = _piece_of(code)
-    if piece is None or not isinstance(function, _DEFINITIONS):
+    if piece is None or not isinstance(function, DEFINITIONS):
         return None
     facts = piece.returns.get(function)
     if facts is None:
-        facts = piece.returns[function] = _Returns(function)
+        facts = piece.returns[function] = Returns(function, piece.file.classes)
     place = facts.places.get(name)
     end = getattr(node, "end_lineno", None) or 0, getattr(node, "end_col_offset", None) or 0
     if place is None or facts.last_store.get(name, (0, 0)) > end:
         # The store of this very statement stands before its value, so a later one is another statement's.
         return None
     return place
+
+
+def classes_of(code: CodeType) -> frozenset[str]:
+    """The names of the classes that the file of a code object defines."""
+    piece = _piece_of(code)
+    return frozenset() if piece is None else piece.file.classes
 
 
 def loops_around(code: CodeType, line: int) -> list[ast.For]:
@@ -400,7 +402,7 @@ def loops_around(code: CodeType, line: int) -> list[ast.For]:
     if piece is None or function is None:
         return []
     if function not in piece.loops:
-        piece.loops[function] = [n for n in walked(function, _BLOCKS) if isinstance(n, ast.For)]
+        piece.loops[function] = [n for n in walked(function, BLOCKS) if isinstance(n, ast.For)]
     line -= piece.shift
     return [n for n in piece.loops[function] if n.body[0].lineno <= line <= (n.end_lineno or 0)]
 
@@ -429,100 +431,15 @@ def walked(node: ast.AST, fields: Container[str] | None = None) -> list[Any]:
             if fields is None or field in fields:
                 value = getattr(node, field, None)
                 for child in value if type(value) is list else (value,):
-                    if type(child) not in _LEAVES and isinstance(child, ast.AST):
+                    if type(child) not in LEAVES and isinstance(child, ast.AST):
                         found.append(child)
     return found
-
-
-class _Returns:
-    """Of a function, by name of its variables: their places in what it returns, and where they are bound last."""
-
-    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef):
-        self._body = function.body
-
-    @functools.cached_property
-    def places(self) -> dict[str, tuple[int | str, ...]]:
-        found: dict[str, tuple[int | str, ...]] = {}
-        stack: list[Any] = list(self._body)
-        while stack:  # the last statement first
-            node = stack.pop()
-            kind = type(node)
-            if kind is ast.Return and node.value is not None:
-                for name, path in _names_in(node.value, ()):
-                    found.setdefault(name, path)
-            elif kind not in _FUNCTIONS:
-                for field in node._fields:
-                    if field in _BLOCKS:
-                        stack.extend(getattr(node, field))
-        return found
-
-    @functools.cached_property
-    def last_store(self) -> dict[str, tuple[int, int]]:
-        """But for what is bound in a branch: `if mask is not None: out = ...` often does not run."""
-        found: dict[str, tuple[int, int]] = {}
-        stack: list[Any] = list(self._body)
-        while stack:
-            node = stack.pop()
-            kind = type(node)
-            if kind is ast.Name:
-                if type(node.ctx) is ast.Store:
-                    at = (node.lineno, node.col_offset)
-                    found[node.id] = max(at, found.get(node.id, at))
-            elif kind not in _LEAVES and kind not in _FUNCTIONS and kind is not ast.If:
-                for field in node._fields:
-                    value = getattr(node, field, None)
-                    if type(value) is list:
-                        stack.extend([child for child in value if isinstance(child, ast.AST)])
-                    elif isinstance(value, ast.AST):
-                        stack.append(value)
-        return found
-
-
-def _names_in(value: ast.AST, path: tuple[int | str, ...]) -> list[tuple[str, tuple[int | str, ...]]]:
-    match value:
-        case ast.Name():
-            return [(value.id, path)]
-        case ast.Tuple() | ast.List():
-            return [found for i, e in enumerate(value.elts) for found in _names_in(e, (*path, i))]
-        case ast.Dict():
-            keys: list[Any] = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
-            return [found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k))]
-        case ast.Call() if makes_tree(value):
-            owner = name_called(value)
-            parts = [*[("", a) for a in value.args], *[(k.arg or "", k.value) for k in value.keywords]]
-            fields = [(Field(i, owner, name), part) for i, (name, part) in enumerate(parts)]
-            return [found for field, part in fields for found in _names_in(part, (*path, field))]
-    return []
 
 
 _KINDS: dict[str, type] = {
     "<lambda>": ast.Lambda, "<listcomp>": ast.ListComp, "<setcomp>": ast.SetComp, "<dictcomp>": ast.DictComp,
     "<genexpr>": ast.GeneratorExp,
 }  # fmt: skip
-
-
-class Field(str):
-    """`.2`: a place among the arguments of a class that is called, `owner`. name: of the field; "" where that is passed by
-    its place."""
-
-    owner: str
-    name: str
-
-    def __new__(cls, place: int, owner: str, name: str = "") -> Field:
-        field = super().__new__(cls, f".{place}")
-        field.owner, field.name = owner, name
-        return field
-
-
-def name_called(call: ast.Call) -> str:
-    """The last name of what is called; "" of what has none."""
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
-def makes_tree(call: ast.Call) -> bool:
-    """Whether it is a class that is called, by its name: `Gaussian(mean, cov)`."""
-    name = name_called(call)
-    return name[:1].isupper() and not name.isupper() and not any(isinstance(a, ast.Starred) for a in call.args)
 
 
 def _arguments(node: Any) -> tuple[str, ...]:
@@ -593,6 +510,6 @@ def function_at(file: str, line: int, name: str) -> Any:
         return None
     known = found.piece(found.around(line) if name.startswith("<") else line)
     known.open(line)
-    kind: Any = ast.Lambda if name.startswith("<") else _DEFINITIONS
+    kind: Any = ast.Lambda if name.startswith("<") else DEFINITIONS
     matching = [n for n in known.functions.get(line, ()) if isinstance(n, kind) and getattr(n, "name", name) == name]
     return matching[0] if len(matching) == 1 else None

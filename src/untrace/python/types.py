@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from untrace import jax_compat
+from untrace._trees import parts_by_name
 from untrace.ir.nodes import PullbackType, TupleType
 from untrace.ir.types import Aval, PyTree
 from untrace.python.pytrees import DICTS, branches, is_plain_identifier, key_source, labelled
@@ -207,7 +208,8 @@ def _tree_type(node: PyTree, rest: Any) -> tuple[Type, str]:
 def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Aval], example: PyTree = None) -> Type:
     """The type of the part of a tree that has leaves at the end of these ways (see `leaves.Step`).
 
-    example: one of the tree, where there is one, which says of what has places whether it is a tuple.
+    example: one of the tree, where there is one, which says of what has places whether it is a tuple, and of what has
+    attributes which class, if all of them are there, and their order.
     """
     if len(ways) == 1 and not ways[0]:
         return array_type(avals[0])
@@ -220,7 +222,12 @@ def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Av
         parts.append((step[1], part))
     first = next(iter(groups))
     if first[0] == "attribute":
-        return Type("", parts=tuple(sorted(parts, key=lambda pair: pair[0])))
+        fields = [name for name, part in (parts_by_name(example) or {}).items() if part is not None]
+        if not {word for word, _ in parts}.issubset(fields):
+            return Type("", parts=tuple(sorted(parts, key=lambda pair: pair[0])))
+        name = type(example).__name__
+        kind = name if len(parts) == len(fields) and is_plain_identifier(name) else ""
+        return Type(kind, parts=tuple(sorted(parts, key=lambda pair: fields.index(pair[0]))))
     if first[2]:
         if all(text.isdecimal() for text, _ in parts):
             parts.sort(key=lambda pair: int(pair[0]))

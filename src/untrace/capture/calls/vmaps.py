@@ -29,6 +29,7 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._trees import is_plain, part_of_tree
 from untrace.capture.calls.derivative_calls import CALLS
+from untrace.capture.calls.handed_on import read_from_calls
 from untrace.ir.signatures import MapSignature
 from untrace.jaxprs.equal.compare import count_equations
 from untrace.jaxprs.equal.values import same_constant
@@ -47,6 +48,7 @@ class VmapCall:
 
     inputs: variables or literals of the jaxpr around it, or arrays. in_axes, out_axes: one for each input and output, None where
     the input is for all elements. beyond: of inputs that are variables of a function around the call, what they are there.
+    handed: of outputs that no equation makes, new variables, which input each is.
     """
 
     body: Any
@@ -58,6 +60,12 @@ class VmapCall:
     signature: MapSignature
     is_entry: bool = False  # the whole of what was given to decompile
     beyond: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+    handed: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def made(self) -> list[Any]:
+        """The outputs that equations make."""
+        return [x for x in self.outputs if x not in self.handed]
 
 
 def _mapped(
@@ -124,19 +132,25 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
         return None
     # What it gives back as it came, or twice, no equation makes.
     given = {x for x in inputs if jax_compat.is_variable(x)}
-    made = [x not in given and x not in every[:place] for place, x in enumerate(every)]
-    if not any(made):
+    kept = [x not in every[:place] for place, x in enumerate(every)]
+    if given.issuperset(every):
         return None
-    if not all(made):
+    if not all(kept):
         body = jax_compat.rebuilt_jaxpr(
             body,
             jaxpr.eqns,
-            list(itertools.compress(jaxpr.outvars, made)),
-            kept=list(itertools.compress(range(len(made)), made)),
+            list(itertools.compress(jaxpr.outvars, kept)),
+            kept=list(itertools.compress(range(len(kept)), kept)),
         )
-        out = part_of_tree(out, made)
-    outputs = list(itertools.compress(every, made))
-    out_axes = tuple(itertools.compress(call.out_axes, made))
+        out = part_of_tree(out, kept)
+    handed: dict[Any, Any] = {}
+    outputs = []
+    for output in itertools.compress(every, kept):
+        if output in given:
+            own = jax_compat.fresh_variable(output)
+            handed[own], output = output, own
+        outputs.append(output)
+    out_axes = tuple(itertools.compress(call.out_axes, kept))
     axes = (*(None for _ in traced), *in_axes)
     signature = MapSignature((args, kwargs), out, len(traced), name_of_called(function))
     beyond = {
@@ -144,7 +158,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
         for x, var in zip((*traced, *call.args), inputs, strict=True)
         if jax_compat.is_tracer(x) and jax_compat.variable_of(x) is not var
     }
-    return VmapCall(body, inputs, axes, out_axes, outputs, call.source_info, signature, is_entry, beyond)
+    return VmapCall(body, inputs, axes, out_axes, outputs, call.source_info, signature, is_entry, beyond, handed)
 
 
 def _static_places(call: jax_compat.MappedCall, numbers: bool = False) -> tuple[int, ...]:
@@ -323,7 +337,11 @@ class _Folder(jax_compat.JaxprRewriter):
             return closed
         if gone:
             gone |= _dead([e if i not in gone else None for i, e in enumerate(eqns)], jaxpr.outvars)
-        return jax_compat.rebuilt_jaxpr(closed, [e for i, e in enumerate(eqns) if i not in gone], jaxpr.outvars)
+        left, outvars = [e for i, e in enumerate(eqns) if i not in gone], jaxpr.outvars
+        handed = {own: x for call in self.calls for own, x in call.handed.items()}
+        if handed:
+            left, outvars = read_from_calls(left, outvars, handed)
+        return jax_compat.rebuilt_jaxpr(closed, left, outvars)
 
     def _origin(self, var: Any) -> Any:
         """What an input of a loop or a branch is in the program around all of them."""
@@ -349,7 +367,7 @@ class _Folder(jax_compat.JaxprRewriter):
         jaxpr, _ = jax_compat.open_jaxpr(call.body)
         made = {v for e in jaxpr.eqns for v in e.outvars}
         inside = made.union(jaxpr.invars, jaxpr.constvars)
-        within = [other for other in self.calls if other is not call and made.issuperset(other.outputs)]
+        within = [other for other in self.calls if other is not call and made.issuperset(other.made)]
         beyond = {x: self._origin(outer) for other in within for x, outer in other.beyond.items() if x not in inside}
         more = {x: here[outer] for x, outer in beyond.items() if outer in here}
         if not more:
@@ -477,13 +495,13 @@ def _dead(eqns: Sequence[Any], outvars: Sequence[Any]) -> set[int]:
 def _places(call: VmapCall, jaxpr: Any, eqns: Sequence[Any], made_by: dict[Any, int], dead: set[int]) -> set[int]:
     """The places of the equations that a call left; none where they are not a piece of the program by themselves."""
     given = {x for x in call.inputs if jax_compat.is_variable(x)}
-    if not all(o in made_by for o in call.outputs) or given.intersection(call.outputs):
+    if not all(o in made_by for o in call.made):
         return set()
     known = made_by.keys() | set(jaxpr.invars) | set(jaxpr.constvars)
     if not given <= known:
         return set()
     places: set[int] = set()
-    stack = [made_by[o] for o in call.outputs]
+    stack = [made_by[o] for o in call.made]
     outside = set(jaxpr.invars) - given
     while stack:
         place = stack.pop()
@@ -499,7 +517,7 @@ def _places(call: VmapCall, jaxpr: Any, eqns: Sequence[Any], made_by: dict[Any, 
                 return set()
             if atom in made_by:
                 stack.append(made_by[atom])
-    own = {v for p in places for v in eqns[p].outvars} - set(call.outputs)
+    own = {v for p in places for v in eqns[p].outvars} - set(call.made)
     read = [a for i, e in enumerate(eqns) if i not in places and i not in dead for a in e.invars]
     if any(type(a) is not jax_compat.LITERAL_TYPE and a in own for a in (*read, *jaxpr.outvars)):
         return set()

@@ -35,7 +35,8 @@ def said_number(
     shapes: Shapes | None = None,
 ) -> SaidNumber | None:
     """The author's expression for a number that an equation takes, and the numbers of the module that are in it; None
-    where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only.
+    where there is no such operand, fewer than the `times` that the equation takes it, or it has digits only, and as many
+    (`1 / 6` is shorter).
 
     called: the name of what the equation calls. avals: the types of what it takes and gives. place: where several operands
     have this value, which of how many that stand together it is. shapes: of the variables there, whose sizes may be said.
@@ -62,7 +63,10 @@ def said_number(
         part = _at_place(node, *place)
         equal, times = {"": equal[ast.dump(part)]} if part is not None and ast.dump(part) in equal else {}, 1
     only = next(iter(equal.values()), ())
-    return only[0] if only and has_names(only[0][0]) and len(only) >= times else None
+    if not only or len(only) < times:
+        return None
+    said = only[0][0]
+    return only[0] if has_names(said) or len(ast.unparse(said)) < len(str(np.asarray(value, dtype))) else None
 
 
 def _multiple(value: float, dtype: np.dtype, part: ast.expr, scope: Scope) -> SaidNumber | None:

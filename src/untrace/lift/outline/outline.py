@@ -60,7 +60,7 @@ from untrace.lift.outline.regions import (
 )
 from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance.call_records import Access
-from untrace.provenance.syntax import Field
+from untrace.provenance.returns import Field
 
 # What a reader still takes in: values passed (a pytree counts once), values given back, residuals among those.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_RESIDUALS = 10, 8, 3

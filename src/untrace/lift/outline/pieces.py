@@ -8,6 +8,7 @@ and in a few numbers and arrays only: each such variant has a function in the IR
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -287,12 +288,15 @@ def same_bodies(comparer: Comparer, left: Piece, right: Piece, ours: Equations, 
 
 
 def by_way(numbers: Sequence[int], ways: Sequence[Way | None]) -> list[int] | None:
-    """Results in the order in which the author returns them, the leaves of a tree as they are; None where that is not known
-    of all."""
-    known = [w for way in ways if way is not None and (w := _order_of(way)) is not None]
-    if len(ways) == len(known):
-        return [n for _, n in sorted(zip(known, numbers, strict=True), key=lambda pair: pair[0])]
-    return None
+    """Results in the order in which the author returns them, the leaves of a tree as they are; None where that is known of
+    none. Those of which it is not known are in the places that are left."""
+    orders = [None if way is None else _order_of(way) for way in ways]
+    taken = {order[0] for order in orders if order}
+    if None in orders and (not taken or () in orders):
+        return None
+    left = (place for place in itertools.count() if place not in taken)
+    places = [(next(left),) if order is None else order for order in orders]
+    return [n for _, n in sorted(zip(places, numbers, strict=True), key=lambda pair: pair[0])]
 
 
 def _order_of(way: Way) -> tuple[int, ...] | None:

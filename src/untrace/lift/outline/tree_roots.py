@@ -13,7 +13,7 @@ from untrace.ir.calls import is_call, trees_given
 from untrace.ir.nodes import Atom, Function, Passed, Value, functions_called
 from untrace.ir.types import PyTree
 from untrace.lift.closed_constants import closed_over
-from untrace.provenance.syntax import Field
+from untrace.provenance.returns import Field
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,7 +73,8 @@ class TreeRoots:
             known = [named[name] for name in parts if name in named]
             if len(known) == len(parts) == len(leaves) and _same_types(parts.values(), [v.aval for v in known]):
                 if not any(leaf in self.root for leaf in leaves):
-                    self.add(Root(example, 0), known)
+                    tree = jax.tree.structure(example)
+                    self.add(Root(jax.tree.unflatten(tree, [v.aval for v in known]), 0), known)
                 return
 
     def leaves_of(self, values: Sequence[Passed]) -> Root | None:
@@ -141,4 +142,5 @@ def _same_types(one: Collection[object], other: Collection[object]) -> bool:
 
 
 def _type_of(leaf: object) -> Hashable:
-    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    """But for its sizes."""
+    return len(getattr(leaf, "shape", ())), getattr(leaf, "dtype", None)

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from untrace.ir.nodes import Atom, Equation, Function, Library, Program, TreeRavel, TreeUnravel, Value, walk_functions
 from untrace.ir.types import Origin
 from untrace.lift.naming.names import provenance_of
-from untrace.provenance import syntax
+from untrace.provenance.returns import name_called
 from untrace.provenance.sites import Provenance, climbed, targets
 
 _FEWEST = 3  # leaves, where the author does not call `ravel_pytree`: two are as well told by their names
@@ -172,7 +172,7 @@ def _called(origin: Origin | None, provenance: Provenance) -> tuple[str, str]:
     """What the author calls the vector and the function that takes it apart, where they call `ravel_pytree`; else "", ""."""
     for frame in reversed(provenance.site(origin).frames) if origin is not None else ():
         node = frame.node
-        if isinstance(node, ast.Call) and syntax.name_called(node) == "ravel_pytree":
+        if isinstance(node, ast.Call) and name_called(node) == "ravel_pytree":
             first, second = [
                 next((t.name for t in climbed(frame, (part,)).targets if t.strong and not t.path), "")
                 for part in (0, 1)

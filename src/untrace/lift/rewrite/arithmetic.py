@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from functools import lru_cache
 from typing import Any
 
@@ -63,11 +64,23 @@ def multiply_by_one(body: Body, eqn: Any) -> Any:
 
 
 def _is_said(body: Body, eqn: Any, value: float) -> bool:
-    """Whether a number that an operation takes has a name in the author's module, or is another one in another turn of a loop."""
+    """Whether a number that an operation takes has a name of the author's, or is another one in another turn of a loop."""
     if is_of_a_turn(body, eqn):
         return True
-    avals = [v.aval for v in (*eqn.invars, *eqn.outvars)]
-    return said_number(body.simplifier.provenance.site(eqn), eqn.primitive.name, avals, value) is not None
+    site, avals = body.simplifier.provenance.site(eqn), [v.aval for v in (*eqn.invars, *eqn.outvars)]
+    if said_number(site, eqn.primitive.name, avals, value) is not None:
+        return True
+    frame = site.frames[-1] if site.frames and not site.by_jvp and not body.in_backward_pass(eqn) else None
+    match None if frame is None or frame.library else frame.node:
+        case ast.BinOp(left=left, right=right):
+            return not _is_digits(left) and not _is_digits(right)
+    return False
+
+
+def _is_digits(node: ast.expr) -> bool:
+    while isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return isinstance(node, ast.Constant)
 
 
 def _is_made_weak(body: Body, atom: Any) -> bool:
