@@ -25,7 +25,7 @@ from untrace.ir.nodes import (
     While,
     functions_called,
 )
-from untrace.ir.signatures import Derivative
+from untrace.ir.signatures import Derivative, arguments_at
 from untrace.ir.structured import Checkpoint, CustomRule, Map, Pullback, Transformed, derivative_in
 from untrace.ir.trees import Tree
 from untrace.ir.types import Parameter, PyTree
@@ -111,6 +111,22 @@ def function_run(equation: Equation, inputs: Sequence[Operand]) -> tuple[Functio
 def replaces(update: Function | None) -> bool:
     """Whether what is scattered takes the place of what was there, as it is: `lax.scatter_apply` has a function for it."""
     return update is None or update.results == [update.params[1]]
+
+
+def trees_taken(equation: Equation) -> Iterator[tuple[PyTree, Sequence[int]]]:
+    """The trees that a loop, a choice, a mapped call or a derivative takes, each with the places of its leaves among the
+    operands; loops take one more of arrays that they go through."""
+    callee = equation.callee
+    derivative = derivative_in(callee)
+    signature = callee.signature if type(callee) is Map else None if derivative is None else derivative.signature
+    if signature is not None:
+        for _, example, places in arguments_at(signature.args, signature.closed):
+            yield example, places
+    elif type(callee) in (Scan, While, Cond):
+        before = callee.condition_consts if type(callee) is While else 1 if type(callee) is Cond else 0
+        trees = functions_called(equation)[-1].facts.trees
+        for tree in trees.args if trees is not None else ():
+            yield tree.example, [before + p for p in tree.places]
 
 
 def trees_given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:

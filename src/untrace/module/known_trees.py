@@ -56,6 +56,7 @@ class Trees:
         self.inverses: list[Inverse] = []  # of trees that were made vectors
         self.arguments: set[Atom | None] = set()  # the leaves that came from outside
         self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
+        self.handed_on: dict[str, str] = {}  # what a call or a loop gives back as it came -> what it was
 
     def add(self, root: Name, example: PyTree, values: Sequence[Value | None]) -> None:
         """Registers a variable that holds a tree with these leaves; None for one that nothing reads."""
@@ -135,6 +136,15 @@ class Trees:
         found = next((i for i in self.inverses if i.gives(vector, leaves, sizes)), None)
         return self.outer.inverse(vector, leaves, sizes) if found is None and self.outer is not None else found
 
+    def origin(self, text: str) -> str:
+        """What an access was before calls and loops handed it on."""
+        trees: Trees | None = self
+        while trees is not None:
+            while text in trees.handed_on:
+                text = trees.handed_on[text]
+            trees = trees.outer
+        return text
+
     def like(self, accept: Callable[[PyTree], bool]) -> Leaf | None:
         """The first tree that `accept` takes."""
         for root, parts in self.by_root.items():
@@ -190,3 +200,9 @@ class KnownTrees:
     def like(self, accept: Callable[[PyTree], bool]) -> Leaf | None:
         """The first tree that has a name and that `accept` takes."""
         return self.w.trees.like(accept)
+
+    def is_part(self, expr: Expr, tree: Leaf, name: str) -> bool:
+        """Whether an expression is what a call or a loop that gave the tree has handed on as this attribute."""
+        leaf = self.leaf(expr)
+        part = Leaf(tree.root, (*tree.steps, ("attribute", name, 0))).flat()
+        return self.w.trees.origin(part) == self.w.trees.origin(expr.flat() if leaf is None else leaf.flat())

@@ -64,18 +64,23 @@ def _names_in(
             return [found for i, e in enumerate(value.elts) for found in _names_in(e, (*path, i), classes)]
         case ast.Dict():
             keys: list[Any] = [k.value if isinstance(k, ast.Constant) else "?" for k in value.keys]
-            return [found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k), classes)]
+            return [
+                found for k, v in zip(keys, value.values, strict=True) for found in _names_in(v, (*path, k), classes)
+            ]
         case ast.Call() if makes_tree(value, classes):
             owner = name_called(value)
             parts = [*[("", a) for a in value.args], *[(k.arg or "", k.value) for k in value.keywords]]
             fields = [(Field(i, owner, name), part) for i, (name, part) in enumerate(parts)]
             return [found for field, part in fields for found in _names_in(part, (*path, field), classes)]
+        case ast.Call() if changes_tree(value):
+            given = [(Field(i, "", k.arg or ""), k.value) for i, k in enumerate(value.keywords)]
+            return [found for field, part in given for found in _names_in(part, (*path, field), classes)]
     return []
 
 
 class Field(str):
-    """`.2`: a place among the arguments of a class that is called, `owner`. name: of the field; "" where that is passed by
-    its place."""
+    """`.2`: a place among the arguments of a class that is called, `owner`; "" where a tree of the class is changed. name: of
+    the field; "" where that is passed by its place."""
 
     owner: str
     name: str
@@ -97,3 +102,8 @@ def makes_tree(call: ast.Call, classes: Container[str]) -> bool:
     name = name_called(call)
     named_so = name in classes or name[:1].isupper() and not name.isupper()
     return named_so and not any(isinstance(a, ast.Starred) for a in call.args)
+
+
+def changes_tree(call: ast.Call) -> bool:
+    """Whether it gives a tree with other fields: `state._replace(mean=mean)`, `dataclasses.replace(state, mean=mean)`."""
+    return name_called(call) in ("_replace", "replace") and len(call.args) < 2 and all(k.arg for k in call.keywords)

@@ -28,7 +28,7 @@ from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.provenance import bytecode, syntax
 from untrace.provenance.call_records import CallRecords, Settings
-from untrace.provenance.returns import Field, makes_tree, name_called
+from untrace.provenance.returns import Field, changes_tree, makes_tree, name_called
 from untrace.provenance.whose import INSIDE, NAMING, kind_of_code, tells
 
 Position = tuple[Any, Any, Any, Any]  # line, end line, column, end column
@@ -524,10 +524,15 @@ def _climb_node(frame: Frame, node: ast.AST, path: tuple[int | str, ...]) -> Cli
             case ast.keyword() if parent.arg:
                 found.append(Target(parent.arg, path, "keyword"))
                 around = syntax.parent(frame.code, parent)[0]
-                if not isinstance(around, ast.Call) or not makes_tree(around, syntax.classes_of(frame.code)):
+                if not isinstance(around, ast.Call):
                     return done()
-                place = len(around.args) + around.keywords.index(parent)
-                path = (Field(place, name_called(around), parent.arg), *path)
+                if makes_tree(around, syntax.classes_of(frame.code)):
+                    place = len(around.args) + around.keywords.index(parent)
+                    path = (Field(place, name_called(around), parent.arg), *path)
+                elif changes_tree(around):
+                    path = (Field(around.keywords.index(parent), "", parent.arg), *path)
+                else:
+                    return done()
                 parent = around
             case ast.Call() if field == "args":
                 name = syntax.parameter(frame.code, parent, index)

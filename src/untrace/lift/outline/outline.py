@@ -33,7 +33,7 @@ from untrace.ir.nodes import (
     functions_called,
     walk_functions,
 )
-from untrace.ir.structured import CustomRule, varied_in
+from untrace.ir.structured import varied_in
 from untrace.ir.trees import Tree
 from untrace.lift.adjoint.addends import missing_addends
 from untrace.lift.adjoint.pullbacks import is_derivative
@@ -42,6 +42,7 @@ from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call
 from untrace.lift.outline.call_names import is_module_call, owner_of, variadic_parameter
+from untrace.lift.outline.handed_fields import HandedFields, taken_out
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
 from untrace.lift.outline.parameter_kinds import may_be_numbers
@@ -51,6 +52,7 @@ from untrace.lift.outline.regions import (
     Region,
     Shape,
     calls_around,
+    deep_functions,
     is_called_once,
     is_captured,
     is_uneven,
@@ -84,6 +86,7 @@ class Outliner(FunctionNames):
         self.refused = frozenset(refused)
         self.trees = TreeRoots(program.entry, getattr(program.signature, "examples", list)())
         self.provenance = provenance_of(program)
+        self.handed = HandedFields(self, program.entry, getattr(program.signature, "result", None))
         self.deep: set[Function] = set()
         self.differentiated = False
         self.taken_out: set[Shape] = set()
@@ -102,14 +105,12 @@ class Outliner(FunctionNames):
         backward = self._backward()
         phases = {self.provenance.site(e.origin).phase for e in self.program.entry.equations}
         self.differentiated = bool(backward) or "backward" in phases
-        self.deep = self._deep()
+        self.deep = deep_functions(self.program.entry)
         scans = self._scans(backward)
         make_calls_of_themselves(scans, self.provenance)
         self._find_pieces(scans)
-        if wider := self.shapes.wider:
-            self._find_pieces(scans, wider)
-            if not self.shapes.is_distinct:
-                self._find_pieces(scans)
+        if self.handed.find(scans, self.shapes.every()):
+            self._find_pieces(scans)
         self.shapes.close_over()
         every = self.shapes.every()
         self._note_passed_trees(every)
@@ -147,6 +148,8 @@ class Outliner(FunctionNames):
         for scan in scans:
             if any(type(i) is Piece for i in scan.pieces):
                 scan.function.equations = self._emit(scan.pieces, scan, {}, frozenset())
+        if self.handed.ways:
+            taken_out(self.program.entry)
         # Without these circles all of it goes without Python's collector, which takes longer.
         self.slices.clear()
         self.accesses.clear()
@@ -200,22 +203,16 @@ class Outliner(FunctionNames):
                     self.slices[param] = scans[body], value
         return list(scans.values())[::-1]
 
-    def _deep(self) -> set[Function]:
-        """The functions so deep inside rules that the rules of what they call are not captured any more: nothing there stands
-        for the program's own."""
-        found: set[Function] = set()
-        for function in walk_functions(self.program.entry):  # callees first
-            for equation in function.equations:
-                rule = equation.callee if type(equation.callee) is CustomRule else None
-                called = [rule.function] if rule is not None else functions_called(equation)
-                if rule is not None and rule.is_deep or not found.isdisjoint(called):
-                    found.add(function)
-                    break
-        return found
-
     # ------------------------------------------------------------ equal bodies
 
-    def _find_pieces(self, scans: Sequence[Region], wider: Sequence[Piece] = ()) -> None:
+    def _find_pieces(self, scans: Sequence[Region]) -> None:
+        self._number_pieces(scans)
+        if wider := self.shapes.wider:
+            self._number_pieces(scans, wider)
+            if not self.shapes.is_distinct:
+                self._number_pieces(scans)
+
+    def _number_pieces(self, scans: Sequence[Region], wider: Sequence[Piece] = ()) -> None:
         self.shapes = pieces.Shapes(Shape, rough=True, known=wider)
         for scan in scans:
             scan.pieces, _ = self._pieces(scan.root, scan)
@@ -246,7 +243,7 @@ class Outliner(FunctionNames):
     def _results(self, shape: Shape) -> list[int]:
         """What any of the calls needs, in the order in which the author returns it, as far as that is known; residuals
         come last."""
-        numbers = sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)})
+        numbers = sorted({n for p in shape.pieces for n in self.handed.whole(p, p.scan.needed(p))})
         saved = set(numbers).intersection(*[self.residuals(p, numbers) for p in shape.pieces])
         first = shape.pieces[0]
         whole = self._as_returned(first, numbers) if len(saved) < 2 else None
@@ -262,7 +259,7 @@ class Outliner(FunctionNames):
                 return
             parts: dict[pieces.Way, dict[Field, Value]] = {}
             for value in [piece.values[n] for n in shape.results]:
-                way = self._returned(piece, value)
+                way = self.returned(piece, value)
                 if way and type(way[-1]) is Field:
                     parts.setdefault(way[:-1], {})[way[-1]] = value
             for found in parts.values():
@@ -270,8 +267,9 @@ class Outliner(FunctionNames):
 
     def _as_returned(self, piece: Piece, numbers: list[int]) -> list[int] | None:
         """Results in the order in which the author returns them; None where that is not known of all."""
-        ways = [] if piece.call.backward else [self._returned(piece, piece.values[n]) for n in numbers]
-        return pieces.by_way(numbers, ways) if 0 < len(set(ways)) <= _MOST_OUTPUTS else None
+        ways = [] if piece.call.backward else [self.returned(piece, piece.values[n]) for n in numbers]
+        apart = {way[:-1] if way and type(way[-1]) is Field else way for way in ways}
+        return pieces.by_way(numbers, ways) if 0 < len(apart) <= _MOST_OUTPUTS else None
 
     # ------------------------------------------------------------ which of them are worth a function
 
@@ -422,8 +420,8 @@ class Outliner(FunctionNames):
         """Those values of a forward part that only the backward pass needs after it, if anything does."""
         if piece.call.backward:
             return set()
-        last, stop = piece.scan.last_forward, piece.stop
-        return {n for n in numbers if last.get(piece.values[n], -1) < stop}
+        last, stop, handed = piece.scan.last_forward, piece.stop, self.handed.ways
+        return {n for n in numbers if last.get(piece.values[n], -1) < stop and piece.values[n] not in handed}
 
     def _size(self, piece: Piece) -> int:
         return piece.stop - piece.start
@@ -471,7 +469,7 @@ class Outliner(FunctionNames):
         outputs: list[Value | None] = []
         if shape.plain is None:
             shape.plain = frozenset(shape.results) - self._only_saved(shape)
-        ways = [self._returned(piece, piece.values[n]) for n in shape.results]
+        ways = [self.returned(piece, piece.values[n]) for n in shape.results]
         for number, result, way in zip(shape.results, body.results, ways, strict=True):
             assert type(result) is Value  # of a function of ours
             value = piece.values[number]

@@ -19,6 +19,7 @@ from untrace.lift.naming.numbers import said_argument
 from untrace.lift.outline import pieces
 from untrace.lift.outline.accesses import accesses
 from untrace.lift.outline.call_names import function_name, owner_of_call, snake_case
+from untrace.lift.outline.handed_fields import HandedFields
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
@@ -35,6 +36,7 @@ class FunctionNames(ABC):
     provenance: Provenance
     trees: TreeRoots
     terms: dict[Value, Value]
+    handed: HandedFields
 
     def _frames_of_call(self, piece: Piece) -> Sequence[Frame]:
         """The frames from the outermost function to the one that makes the call; () of a backward part."""
@@ -88,8 +90,12 @@ class FunctionNames(ABC):
         frames = self.provenance.site(maker.origin).frames
         return frames[next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames)) :]
 
-    def _returned(self, piece: Piece, value: Value) -> tuple[Any, ...] | None:
+    def returned(self, piece: Piece, value: Value) -> pieces.Way | None:
         """Where in what the function of `piece` returns `value` stands; None where that is not known."""
+        if value in self.handed.ways:
+            call, way = self.handed.ways[value]
+            frames = call.frames[len(piece.call.frames) :]
+            return pieces.returned(frames, way) if frames else way
         return pieces.returned(self._frames_inside(piece, value), self._part(piece, value))
 
     def _part(self, piece: Piece, value: Value) -> pieces.Way:
@@ -102,7 +108,7 @@ class FunctionNames(ABC):
         """What the caller calls a value that the call gives back."""
         if piece.call.backward:
             return None
-        found = pieces.name_in_caller(piece.call.frame, self._returned(piece, value))
+        found = pieces.name_in_caller(piece.call.frame, self.returned(piece, value))
         return None if found is None else found[0]
 
     def _backward_names(self, piece: Piece, results: dict[Value, Value]) -> list[str | None]:
@@ -214,7 +220,7 @@ class FunctionNames(ABC):
         it computes; the only one that is left stands for the only input that is left.
         """
         names, open_ = self._passed_names(piece)
-        record = self._seen(piece)
+        record = self.seen(piece)
         if record is not None:
             empty = {words.clean(n) for n in own_parameters(piece.call.callee) if not record.may_hold(n)}
             names = [None if name in empty else name for name in names]
@@ -255,7 +261,7 @@ class FunctionNames(ABC):
             else a
             for a, value in zip(found, piece.inputs, strict=True)
         ]
-        record = self._seen(piece)
+        record = self.seen(piece)
         if record is None:
             return read
         return record.accesses([piece.scan.origin(value) for value in piece.inputs], own_parameters(callee), read)
@@ -278,7 +284,7 @@ class FunctionNames(ABC):
 
     def _passed_numbers(self, shape: Shape, variant: int) -> dict[str, int | float]:
         """The plain numbers that the calls of a variant were passed, where all were passed the same."""
-        records = [self._seen(piece) for piece in shape.pieces if piece.variant == variant]
+        records = [self.seen(piece) for piece in shape.pieces if piece.variant == variant]
         every = [record.numbers if record is not None else {} for record in records]
         return {words.clean(n): v for n, v in every[0].items() if all(other.get(n) == v for other in every[1:])}
 
@@ -307,13 +313,13 @@ class FunctionNames(ABC):
 
     def _seen_accesses(self, piece: Piece) -> tuple[CallRecord | None, list[Access | None]]:
         """A call as it was seen, and what it had each of its inputs as."""
-        record = self._seen(piece)
+        record = self.seen(piece)
         if record is None:
             return None, []
         origins = [piece.scan.origin(value) for value in piece.inputs]
         return record, record.accesses(origins, own_parameters(piece.call.callee), [None] * len(origins))
 
-    def _seen(self, piece: Piece) -> CallRecord | None:
+    def seen(self, piece: Piece) -> CallRecord | None:
         """The call as it was seen while the program was traced."""
         inside = piece.scan.equations[piece.start : piece.stop]
         tracebacks = (jax_compat.equation_source(e.origin)[0] for e in inside if e.origin is not None)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
 from untrace.ir.evaluate import bound_again
-from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, PullbackType, Value
+from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Primitive, PullbackType, Value
 from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
 from untrace.lift.outline.variants import alike_params
@@ -29,6 +30,9 @@ Equations = Sequence[Equation] | Mapping[int, Equation]  # by their places
 _MOST_VARIANTS = 8  # of one Shape
 _MOST_NUMBERS = 3  # pairs of numbers in which two variants may differ
 _MOST_ARRAYS = 6  # the same of arrays that the function closes over, or that two calls pass
+
+# What a call gives back as it came, while functions are outlined (`handed_fields`).
+HANDED = jax.extend.core.Primitive("handed_on")
 
 
 class Piece:
@@ -357,6 +361,11 @@ def name_of_whole(frame: Frame | None, way: Way | None) -> str | None:
 def is_read(equations: Sequence[Equation], value: Value) -> bool:
     """Whether some of the equations read a value."""
     return any(value in equation.inputs for equation in equations)
+
+
+def is_handed(equation: Equation) -> bool:
+    """Whether an equation stands for what a call gives back as it came (`handed_fields`)."""
+    return type(equation.callee) is Primitive and equation.callee.object is HANDED
 
 
 def renamed(equation: Equation, known: Mapping[Any, Any]) -> Equation:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Library, Passed, Primitive, Scan, Value, functions_called
-from untrace.ir.structured import Map, derivative_in
+from untrace.ir.nodes import (
+    Equation,
+    Function,
+    Library,
+    Passed,
+    Primitive,
+    Scan,
+    Value,
+    functions_called,
+    walk_functions,
+)
+from untrace.ir.structured import CustomRule, Map, derivative_in
 from untrace.lift.adjoint.addends import sums_outside
 from untrace.lift.adjoint.pullbacks import is_derivative
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call, call_tree
+from untrace.lift.outline.pieces import is_handed
 from untrace.provenance.sites import Frame, Provenance
 
 
@@ -75,13 +86,44 @@ class Region:
         name = jax_compat.function_name(function.jaxpr) if around else ""
         self.root = call_tree(function.equations, outliner.provenance, backward, sums, name)
         self.equations = function.equations = sums_outside(self.root, function.equations)
+        self.pieces: list[int | Piece] = []
+        self.saved: dict[Value, Piece] | None = None
+        self.makers_of: dict[Any, Equation] | None = None
+        self.around = around
+        self._saved_by_loops, self._provenance = saved, outliner.provenance
+        self._note_uses()
+
+    def add_to_calls(self, added: Mapping[Call, Sequence[Equation]]) -> None:
+        """Puts equations at the ends of calls."""
+        equations: list[Equation] = []
+
+        def visit(call: Call) -> None:
+            items: list[int | Call] = []
+            for item in call.items:
+                if isinstance(item, Call):
+                    items.append(item)
+                    visit(item)
+                else:
+                    items.append(len(equations))
+                    equations.append(self.equations[item])
+            for equation in added.get(call, ()):
+                items.append(len(equations))
+                equations.append(equation)
+            call.items = items
+
+        visit(self.root)
+        self.equations = self.function.equations = equations
+        self.makers_of = None
+        self._note_uses()
+
+    def _note_uses(self) -> None:
         end = len(self.equations)
         self.last_use: dict[Value, int] = {}
         self.last_forward: dict[Value, int] = {}
         self.read_backward: set[Value] = set()
-        site_of = outliner.provenance.site
+        site_of = self._provenance.site
         for at, equation in enumerate(self.equations):
-            forward = not backward and site_of(equation.origin).phase == "forward"
+            forward = not self.backward and site_of(equation.origin).phase == "forward"
             for atom in equation.inputs:
                 if type(atom) is Value:
                     self.last_use[atom] = at
@@ -89,15 +131,11 @@ class Region:
                         self.last_forward[atom] = at
                     else:
                         self.read_backward.add(atom)
-        for atom in function.results:
+        for atom in self.function.results:
             if type(atom) is Value:
                 self.last_use[atom] = end
-                if atom not in saved:
+                if atom not in self._saved_by_loops:
                     self.last_forward[atom] = end
-        self.pieces: list[int | Piece] = []
-        self.saved: dict[Value, Piece] | None = None
-        self.makers_of: dict[Any, Equation] | None = None
-        self.around = around
 
     def makers(self, outliner: Saving) -> dict[Value, Piece]:
         """{value that a kept forward part saves: which part}."""
@@ -137,6 +175,8 @@ class Region:
         known."""
         maker = self._maker(value)
         if maker is not None:
+            if is_handed(maker):
+                return self.origin(maker.inputs[0]) if type(maker.inputs[0]) is Value else (None, None)
             if maker.origin is None:
                 return None, None
             pairs = zip(maker.outputs, maker.origin.outvars, strict=False)
@@ -228,6 +268,20 @@ def is_uneven(shape: Shape) -> bool:
         for p in shape.variants
         for e in p.scan.equations[p.start : p.stop]
     )
+
+
+def deep_functions(entry: Function) -> set[Function]:
+    """The functions so deep inside rules that the rules of what they call are not captured any more: nothing there stands
+    for the program's own."""
+    found: set[Function] = set()
+    for function in walk_functions(entry):  # callees first
+        for equation in function.equations:
+            rule = equation.callee if type(equation.callee) is CustomRule else None
+            called = [rule.function] if rule is not None else functions_called(equation)
+            if rule is not None and rule.is_deep or not found.isdisjoint(called):
+                found.add(function)
+                break
+    return found
 
 
 def is_captured(equation: Equation) -> bool:

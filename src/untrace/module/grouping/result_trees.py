@@ -221,7 +221,7 @@ def _groups(
             row: list[_Place | None] = [None] * len(body.results)
             for place, way in zip(places, whole[0][2], strict=True):
                 row[place] = _Place((body, "given", number), way, nodes)
-            found += _grouped(body, sites, [row] * len(sites))
+            found += _grouped(body, sites, [row] * len(sites), twice=True)
     return found
 
 
@@ -235,13 +235,16 @@ def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
 
 
 def _grouped(
-    body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]], rows: Sequence[Sequence[Any]]
+    body: Function,
+    sites: Sequence[tuple[Equation, dict[object, _Place]]],
+    rows: Sequence[Sequence[Any]],
+    twice: bool = False,
 ) -> list[Group]:
-    """rows: at each call where each of the results goes, or comes from."""
+    """rows: at each call where each of the results goes, or comes from. twice: whether one value may be several results."""
     found: list[Group] = []
     candidates: dict[Hashable, list[int]] = {}
     for i, place in enumerate(rows[0]):
-        if sum(r is body.results[i] for r in body.results) > 1:
+        if not twice and sum(r is body.results[i] for r in body.results) > 1:
             return []
         if place is not None and all(row[i] is not None for row in rows):
             candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)
@@ -364,8 +367,18 @@ def assign(w: Any, equation: Equation, call: Expr) -> bool:
             targets.append(root.id)
             w.names.update((v, Leaf(root, way)) for v, way in zip(values, group.ways, strict=True) if v is not None)
             w.trees.add(root, group.example, values)
+            _note_handed_on(w, equation, root, group)
     w.statements.append(Assign(targets, call, equation.origin))
     return True
+
+
+def _note_handed_on(w: Any, equation: Equation, root: Name, group: Group) -> None:
+    body = callee_of(equation, Local).body
+    place_of = {param: place for place, param in enumerate(body.params)}
+    for place, way in zip(group.places, group.ways, strict=True):
+        result = body.results[place]
+        if type(result) is Value and result in place_of:
+            w.trees.handed_on[Leaf(root, way).flat()] = w.atom(equation.inputs[place_of[result]]).flat()
 
 
 def returned(w: Any, body: Function) -> Expr | None:

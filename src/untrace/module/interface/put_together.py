@@ -281,6 +281,8 @@ class _Builder:
                 base = Leaf(child.root, child.steps[:-1])
                 bases.setdefault(base.flat(), base)
                 kept.setdefault(base.flat(), set()).add(name)
+        for text, base in bases.items():
+            kept[text].update(name for name, index in own if self.trees.is_part(children[index], base, name))
         best = max(kept, key=lambda text: len(kept[text]), default="")
         base = bases.get(best)
         if (

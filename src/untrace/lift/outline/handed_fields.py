@@ -1,0 +1,278 @@
+"""Fields of records that an author's function gives back as they came, or as numbers.
+
+    def move(walker, key):
+        return Walker(walker.position + step, width=walker.width, tried=0)
+
+No equation makes them: the program around the call reads the width that was there before. While functions are outlined, an
+equation of the primitive HANDED stands for each at the end of the call, and what reads the whole record reads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import jax
+
+from untrace._trees import parts_by_name
+from untrace.ir.calls import trees_taken
+from untrace.ir.nodes import Atom, Equation, Function, Literal, Primitive, Value, functions_called, walk_functions
+from untrace.ir.structured import Map, derivative_in
+from untrace.ir.trees import Tree
+from untrace.ir.types import PyTree
+from untrace.lift.outline.activations import Call
+from untrace.lift.outline.pieces import HANDED, Way, is_handed
+from untrace.lift.outline.regions import Piece, Region, Shape
+from untrace.provenance.arguments import own_parameters
+from untrace.provenance.call_records import CallRecord
+from untrace.provenance.returns import Field
+
+# What a field is in a call: a number of the call's values, a literal by its bits, or None for a value that was there before.
+_Source: TypeAlias = Hashable
+
+
+class Calls(Protocol):
+    """What is known of the calls of a program."""
+
+    def returned(self, piece: Piece, value: Value) -> Way | None:
+        """Where in what the function returns a value stands."""
+        raise NotImplementedError
+
+    def seen(self, piece: Piece) -> CallRecord | None:
+        """The call as it was seen while the program was traced."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A record that something reads from the equation `at` on: the name of its class, and its leaves by name.
+
+    reader: an equation, a function that gives it back, or a call. places: of the leaves among the inputs of the equation, or
+    the results of the function; -1 for one that cannot be another there.
+    """
+
+    at: int
+    reader: Equation | Function | Piece
+    owner: str
+    leaves: Mapping[str, Atom]
+    places: Mapping[str, int]
+
+    def has(self, made: Mapping[Field, Value]) -> bool:
+        """Whether it has these values in these fields."""
+        return all(
+            field.owner in ("", self.owner) and self.leaves.get(_name(field, list(self.leaves))) is value
+            for field, value in made.items()
+        )
+
+    def take(self, name: str, output: Value) -> None:
+        """Makes the reader read this for one of the leaves."""
+        place, reader = self.places[name], self.reader
+        if isinstance(reader, Function):
+            reader.results = [output if i == place else r for i, r in enumerate(reader.results)]
+        elif isinstance(reader, Equation):
+            reader.inputs = [output if i == place else a for i, a in enumerate(reader.inputs)]
+        else:
+            known = self.leaves[name]
+            for equation in reader.scan.equations[reader.start : reader.stop]:
+                if any(a is known for a in equation.inputs):
+                    equation.inputs = [output if a is known else a for a in equation.inputs]
+
+
+class HandedFields:
+    """Finds the fields that the calls of one program hand on. `ways`: of the values that stand for such, which call gives it,
+    and where it stands in what that returns. `beside`: the fields of that record that are made.
+
+    result: the tree of the results of `entry`; None where that is not known.
+    """
+
+    def __init__(self, calls: Calls, entry: Function, result: PyTree):
+        self.ways: dict[Value, tuple[Call, Way]] = {}
+        self.beside: dict[Value, frozenset[Value]] = {}
+        self._calls = calls
+        self._out: dict[Function, Tree] = {}
+        self._note_result(entry, result)
+        self._added: dict[Call, list[Equation]] = {}
+        self._completed: set[Value] = set()
+
+    def find(self, regions: Sequence[Region], shapes: Sequence[Shape]) -> bool:
+        """Puts the equations there, in place; whether there are any."""
+        partial = {shape: parts for shape in shapes if (parts := self._parts(shape))}
+        if not partial:
+            return False
+        for equation in [e for region in regions for e in region.equations]:
+            called = equation.callee if type(equation.callee) is Map else derivative_in(equation.callee)
+            if called is not None:
+                self._note_result(functions_called(equation)[0], called.signature.out)
+        every = [piece for shape in shapes for piece in shape.pieces]
+        concerned = {piece.scan for shape in partial for piece in shape.pieces}
+        reads = {region: list(self._reads(region, every)) for region in concerned}
+        for shape in sorted(partial, key=lambda shape: -len(shape.pieces[0].call.frames)):  # the innermost calls first
+            for way, fields in partial[shape].items():
+                self._complete(shape, way, fields, reads)
+        for region in concerned if self._added else ():
+            region.add_to_calls(self._added)
+        return bool(self._added)
+
+    def whole(self, piece: Piece, numbers: Sequence[int]) -> list[int]:
+        """The numbers of values that a call gives, with those of what it hands on beside them."""
+        given = {piece.values[number] for number in numbers}
+        more = [piece.numbers[v] for v, made in self.beside.items() if v in piece.numbers and made <= given]
+        return sorted({*numbers, *more})
+
+    def _note_result(self, function: Function, result: PyTree) -> None:
+        if result is not None and len(jax.tree.leaves(result)) == len(function.results):
+            self._out[function] = Tree(result, tuple(range(len(function.results))))
+
+    def _parts(self, shape: Shape) -> Mapping[Way, Mapping[Field, int]]:
+        """The fields of records among the results of a function, by where the record stands, with their numbers."""
+        first = shape.pieces[0]
+        if first.call.backward or first.call.callee is None or first.call.callee.library:
+            return {}
+        found: dict[Way, dict[Field, int]] = {}
+        for number in sorted({n for piece in shape.pieces for n in piece.scan.needed(piece)}):
+            way = self._calls.returned(first, first.values[number])
+            if way and type(way[-1]) is Field:
+                found.setdefault(way[:-1], {})[way[-1]] = number
+        return found
+
+    # ------------------------------------------------------------ what reads records
+
+    def _reads(self, region: Region, pieces: Sequence[Piece]) -> Iterator[_Read]:
+        for at, equation in enumerate(region.equations):
+            for example, places in trees_taken(equation):
+                for owner, fields in _records(example, places):
+                    yield _Read(at, equation, owner, {n: equation.inputs[p] for n, p in fields.items()}, fields)
+        values = [*region.function.params, *(o for e in region.equations for o in e.outputs if o is not None)]
+        origins = [region.origin(value) for value in values]
+        for piece in pieces:
+            record = self._calls.seen(piece) if piece.scan is region and not piece.call.backward else None
+            if record is not None and record.trees:
+                own = own_parameters(piece.call.callee)
+                known = record.accesses(origins, own, [None] * len(origins))
+                for _, structure, leaves in record.whole(known):
+                    for owner, fields in _records(structure.unflatten(leaves), leaves):
+                        yield _Read(piece.start, piece, owner, {n: values[p] for n, p in fields.items()}, fields)
+        function = region.function
+        trees = function.facts.trees
+        tree = self._out.get(function) or (None if trees is None else trees.out)
+        for owner, fields in () if tree is None else _records(tree.example, tree.places):
+            leaves = {n: function.results[p] if p >= 0 else function.params[-1 - p] for n, p in fields.items()}
+            yield _Read(len(region.equations), function, owner, leaves, fields)
+
+    # ------------------------------------------------------------ what else the calls give
+
+    def _complete(
+        self, shape: Shape, way: Way, fields: Mapping[Field, int], reads: Mapping[Region, Sequence[_Read]]
+    ) -> None:
+        """Adds what the calls of a function hand on beside these fields, if what reads the records says that of each."""
+        readers: dict[Piece, list[_Read]] = {}
+        for piece in shape.pieces:
+            made = {field: piece.values[number] for field, number in fields.items()}
+            readers[piece] = [r for r in reads[piece.scan] if r.at >= piece.stop and r.has(made)]
+            if self._completed.issuperset(made.values()):
+                return  # an inner call gives the record
+        first = next((some[0] for some in readers.values() if some), None)
+        if first is None or any(piece.scan.equations[piece.stop - 1].origin is None for piece in readers):
+            return
+        names = list(first.leaves)
+        missing = [name for name in names if name not in [_name(field, names) for field in fields]]
+        given = {piece: _given(piece, missing, some) for piece, some in readers.items()}
+        same: dict[str, tuple[_Source, Atom]] = {}
+        for sources in given.values():
+            same.update(
+                (name, source) for name, source in sources.items() if source[0] is not None and name not in same
+            )
+        if any(name not in same and name not in sources for sources in given.values() for name in missing):
+            return
+        taken: list[tuple[_Read, str, Value]] = []
+        place = 1 + max(int(field[1:]) for field in fields)  # behind those that are made
+        for piece, some in readers.items():
+            made = frozenset([piece.values[number] for number in fields.values()])
+            self._completed.update(made)
+            for at, name in enumerate(missing, place):
+                source, atom = same.get(name) or given[piece][name]
+                atom = piece.values[source] if type(source) is int else atom
+                field = Field(at, first.owner, name)
+                output = self._handed(piece, (*way, field), atom)
+                self.beside[output] = made
+                for read in some:
+                    if read.places[name] >= 0 and _is_same(read.leaves[name], atom):
+                        taken.append((read, name, output))
+        for read, name, output in taken:
+            read.take(name, output)
+            if isinstance(read.reader, Piece):
+                self._read_again(read.reader.call, read.leaves[name], output)
+
+    def _handed(self, piece: Piece, way: Way, atom: Atom) -> Value:
+        output = Value(atom.aval, way[-1].name)
+        origin = piece.scan.equations[piece.stop - 1].origin
+        origin = origin.replace(primitive=HANDED, params={}, invars=[], outvars=[])
+        self._added.setdefault(piece.call, []).append(Equation(Primitive(HANDED), [atom], [output], {}, origin))
+        self.ways[output] = piece.call, way
+        return output
+
+    def _read_again(self, call: Call, known: Atom, output: Value) -> None:
+        """Lets what a call hands on be what another call gave."""
+        for item in call.items:
+            if type(item) is Call:
+                self._read_again(item, known, output)
+        for equation in self._added.get(call, ()):
+            equation.inputs = [output if a is known else a for a in equation.inputs]
+
+
+def taken_out(entry: Function) -> None:
+    """Takes the equations out of a program again, in place."""
+    for function in walk_functions(entry):
+        known: dict[Any, Atom] = {}
+        left: list[Equation] = []
+        for equation in function.equations:
+            if any(a in known for a in equation.inputs):
+                equation.inputs = [known.get(a, a) for a in equation.inputs]
+            if is_handed(equation):
+                known[equation.outputs[0]] = equation.inputs[0]
+            else:
+                left.append(equation)
+        if known:
+            function.equations, function.results = left, [known.get(r, r) for r in function.results]
+
+
+def _records(example: PyTree, places: Sequence[int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """(name of the class, places of the leaves by name) of the records of leaves in a tree whose leaves are at `places`."""
+    named = parts_by_name(example)
+    if named and jax.tree_util.all_leaves(named.values()):
+        yield type(example).__name__, dict(zip(named, places, strict=True))
+        return
+    start = 0
+    for _, part in jax.tree_util.tree_leaves_with_path(example, is_leaf=lambda node: node is not example):
+        count = len(jax.tree.leaves(part))
+        if count > 1:
+            yield from _records(part, places[start : start + count])
+        start += count
+
+
+def _name(field: Field, names: Sequence[str]) -> str:
+    """The name of a field of a class with these; "" where it has too few."""
+    place = int(field[1:])
+    return field.name or (names[place] if place < len(names) else "")
+
+
+def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> dict[str, tuple[_Source, Atom]]:
+    """What the other fields of a record are, as far as what reads it says so."""
+    found: dict[str, tuple[_Source, Atom]] = {}
+    later = {output for equation in piece.scan.equations[piece.start :] for output in equation.outputs}
+    for name in missing:
+        for atom in [read.leaves[name] for read in readers]:
+            if type(atom) is Literal:
+                found.setdefault(name, ((repr(atom.value), str(atom.aval)), atom))
+            elif atom in piece.numbers:
+                found.setdefault(name, (piece.numbers[atom], atom))
+            elif atom not in later:
+                found.setdefault(name, (None, atom))
+    return found
+
+
+def _is_same(one: Atom, other: Atom) -> bool:
+    if type(one) is Literal and type(other) is Literal:
+        return repr(one.value) == repr(other.value) and one.aval == other.aval
+    return one is other
