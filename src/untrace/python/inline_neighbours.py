@@ -74,8 +74,9 @@ def fold_neighbours(
 class _Folder:
     def __init__(self, definition: Def, provenance: Provenance, folded: Folded, effects: bool, in_order: bool):
         self.provenance, self.folded, self.effects, self.in_order = provenance, folded, effects, in_order
-        self.definition = definition
+        self.definition = self.inside = definition
         self.known: Counter[str] | None = None
+        self.inner: dict[Def, Counter[str]] = {}  # of functions inside
 
     @property
     def counts(self) -> Counter[str]:
@@ -88,7 +89,10 @@ class _Folder:
         for statement in body:
             inner = getattr(statement, "body", None)
             if isinstance(inner, (list, tuple)):
+                outer = self.inside
+                self.inside = statement if type(statement) is Def else outer
                 self.fold(inner, indent + "    ")
+                self.inside = outer
         if type(body) is not list:
             return
         for statement in [s for s in body if type(s) is Def and not s.is_named]:
@@ -145,7 +149,7 @@ class _Folder:
         if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
             return False
         name = first.targets[0]
-        if self.known is not None and self.known[name] != 2:
+        if self.known is not None and self.known[name] != 2 and self.inside is self.definition:
             return False
         found = None if name.startswith("d_") else _place_of(second, name)
         if found is None:
@@ -153,7 +157,7 @@ class _Folder:
         symbol = found[0].symbol
         if symbol.author == name or symbol.author and symbol.leaves:  # a tree may get its author's name yet
             return False
-        if self.counts[name] != 2 or not self._are_alike(first, second):
+        if not self._is_read_once(name) or not self._are_alike(first, second):
             return False
         node, depth, put = found
         if self.in_order and not _is_first(getattr(second, "value", None), node):
@@ -169,9 +173,17 @@ class _Folder:
         if not fits or operations > _MOST_OPERATIONS:
             put(node)
             return False
-        del self.counts[name]
+        self.counts.subtract([name] * 2)
         self._note(first, second)
         return True
+
+    def _is_read_once(self, name: str) -> bool:
+        """Whether a variable is read once: a function inside this one may have another of that name."""
+        if self.counts[name] == 2 or self.inside is self.definition:
+            return self.counts[name] == 2
+        if self.inside not in self.inner:
+            self.inner[self.inside] = words_of(self.inside)
+        return self.inner[self.inside][name] == 2
 
     def _are_alike(self, first: Assign, second: Statement) -> bool:
         """Whether both belong to the forward pass, and do nothing but compute."""

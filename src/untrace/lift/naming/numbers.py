@@ -66,7 +66,8 @@ def said_number(
     if not only or len(only) < times:
         return None
     said = only[0][0]
-    return only[0] if has_names(said) or len(ast.unparse(said)) < len(str(np.asarray(value, dtype))) else None
+    is_shorter = isinstance(said, ast.BinOp) and len(ast.unparse(said)) < len(str(np.asarray(value, dtype)))
+    return only[0] if has_names(said) or is_shorter else None
 
 
 def _multiple(value: float, dtype: np.dtype, part: ast.expr, scope: Scope) -> SaidNumber | None:

@@ -114,13 +114,15 @@ def noun(names: list[str], aval: Any) -> str:
     return found
 
 
+# Those of what bounds a value: the last step of `jax.random.uniform` and `jnp.clip`.
+_BOUNDS = frozenset("largest smallest larger smaller".split())
 _TRUTHS = frozenset("equal unequal less greater at_least at_most both either negation selected finite differs".split())
 
 
 def after_lift(hint: str | None, function: str, aval: Any) -> str | None:
     """The word for what a library function gives, where `hint` only says which primitive came last in it."""
     step = (hint or "").removesuffix("_t").removesuffix("_wide")
-    if not NOUNS.get(function) or step not in STEPS and hint not in _TRUTHS:
+    if not NOUNS.get(function) or step not in STEPS | _BOUNDS and hint not in _TRUTHS:
         return hint
     word = noun([function], aval)
     return hint if word is None else word

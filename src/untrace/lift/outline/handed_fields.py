@@ -9,6 +9,7 @@ equation of the primitive HANDED stands for each at the end of the call, and wha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -94,6 +95,7 @@ class HandedFields:
         self._note_result(entry, result)
         self._added: dict[Call, list[Equation]] = {}
         self._completed: set[Value] = set()
+        self._pieces: dict[Region, list[Piece]] = {}
 
     def find(self, regions: Sequence[Region], shapes: Sequence[Shape]) -> bool:
         """Puts the equations there, in place; whether there are any."""
@@ -104,9 +106,10 @@ class HandedFields:
             called = equation.callee if type(equation.callee) is Map else derivative_in(equation.callee)
             if called is not None:
                 self._note_result(functions_called(equation)[0], called.signature.out)
-        every = [piece for shape in shapes for piece in shape.pieces]
         concerned = {piece.scan for shape in partial for piece in shape.pieces}
-        reads = {region: list(self._reads(region, every)) for region in concerned}
+        for piece in [piece for shape in shapes for piece in shape.pieces if not piece.call.backward]:
+            self._pieces.setdefault(piece.scan, []).append(piece)
+        reads = {region: list(self._reads(region)) for region in concerned}
         for shape in sorted(partial, key=lambda shape: -len(shape.pieces[0].call.frames)):  # the innermost calls first
             for way, fields in partial[shape].items():
                 self._complete(shape, way, fields, reads)
@@ -138,21 +141,23 @@ class HandedFields:
 
     # ------------------------------------------------------------ what reads records
 
-    def _reads(self, region: Region, pieces: Sequence[Piece]) -> Iterator[_Read]:
+    def _reads(self, region: Region) -> Iterator[_Read]:
         for at, equation in enumerate(region.equations):
             for example, places in trees_taken(equation):
                 for owner, fields in _records(example, places):
                     yield _Read(at, equation, owner, {n: equation.inputs[p] for n, p in fields.items()}, fields)
         values = [*region.function.params, *(o for e in region.equations for o in e.outputs if o is not None)]
-        origins = [region.origin(value) for value in values]
-        for piece in pieces:
-            record = self._calls.seen(piece) if piece.scan is region and not piece.call.backward else None
-            if record is not None and record.trees:
-                own = own_parameters(piece.call.callee)
-                known = record.accesses(origins, own, [None] * len(origins))
-                for _, structure, leaves in record.whole(known):
-                    for owner, fields in _records(structure.unflatten(leaves), leaves):
-                        yield _Read(piece.start, piece, owner, {n: values[p] for n, p in fields.items()}, fields)
+        origins = [(value, region.origin(value)) for value in values]
+        for piece in self._pieces[region]:
+            record = self._calls.seen(piece)
+            if record is None or not record.trees:
+                continue
+            had = [(v, origin) for v, origin in origins if origin[0] in record.variables or origin[1] in record.makers]
+            own = own_parameters(piece.call.callee)
+            known = record.accesses([origin for _, origin in had], own, [None] * len(had))
+            for _, structure, leaves in record.whole(known):
+                for owner, fields in _records(structure.unflatten(leaves), leaves):
+                    yield _Read(piece.start, piece, owner, {n: had[p][0] for n, p in fields.items()}, fields)
         function = region.function
         trees = function.facts.trees
         tree = self._out.get(function) or (None if trees is None else trees.out)
@@ -177,25 +182,23 @@ class HandedFields:
             return
         names = list(first.leaves)
         missing = [name for name in names if name not in [_name(field, names) for field in fields]]
-        given = {piece: _given(piece, missing, some) for piece, some in readers.items()}
-        same: dict[str, tuple[_Source, Atom]] = {}
-        for sources in given.values():
-            same.update(
-                (name, source) for name, source in sources.items() if source[0] is not None and name not in same
-            )
-        if any(name not in same and name not in sources for sources in given.values() for name in missing):
+        sources = _agreed({piece: _given(piece, missing, some) for piece, some in readers.items()}, missing)
+        if sources is None:
             return
         taken: list[tuple[_Read, str, Value]] = []
-        place = 1 + max(int(field[1:]) for field in fields)  # behind those that are made
+        made_at, spare = {int(field[1:]) for field in fields}, itertools.count(len(names) + len(fields))
+        places = {name: at if (at := names.index(name)) not in made_at else next(spare) for name in missing}
         for piece, some in readers.items():
             made = frozenset([piece.values[number] for number in fields.values()])
             self._completed.update(made)
-            for at, name in enumerate(missing, place):
-                source, atom = same.get(name) or given[piece][name]
+            for name, at in places.items():
+                source, atom = sources[piece][name]
                 atom = piece.values[source] if type(source) is int else atom
                 field = Field(at, first.owner, name)
                 output = self._handed(piece, (*way, field), atom)
                 self.beside[output] = made
+                if atom not in made:
+                    self._leave(piece, atom, output)
                 for read in some:
                     if read.places[name] >= 0 and _is_same(read.leaves[name], atom):
                         taken.append((read, name, output))
@@ -205,12 +208,23 @@ class HandedFields:
                 self._read_again(read.reader.call, read.leaves[name], output)
 
     def _handed(self, piece: Piece, way: Way, atom: Atom) -> Value:
-        output = Value(atom.aval, way[-1].name)
+        output = Value(atom.aval, atom.hint if isinstance(atom, Value) and atom in piece.numbers else way[-1].name)
         origin = piece.scan.equations[piece.stop - 1].origin
         origin = origin.replace(primitive=HANDED, params={}, invars=[], outvars=[])
         self._added.setdefault(piece.call, []).append(Equation(Primitive(HANDED), [atom], [output], {}, origin))
         self.ways[output] = piece.call, way
         return output
+
+    def _leave(self, piece: Piece, atom: Atom, output: Value) -> None:
+        """Lets what follows the call, or a function around it, read a value that is made in there from the record."""
+        region = piece.scan
+        at = next((i for i, e in enumerate(region.equations[: piece.stop]) if atom in e.outputs), None)
+        ends = [p.stop for p in self._pieces[region] if at is not None and p.start <= at and p.stop >= piece.stop]
+        for equation in region.equations[min(ends) :] if ends else ():
+            if any(a is atom for a in equation.inputs):
+                equation.inputs = [output if a is atom else a for a in equation.inputs]
+        if ends:
+            region.function.results = [output if r is atom else r for r in region.function.results]
 
     def _read_again(self, call: Call, known: Atom, output: Value) -> None:
         """Lets what a call hands on be what another call gave."""
@@ -270,6 +284,17 @@ def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> di
             elif atom not in later:
                 found.setdefault(name, (None, atom))
     return found
+
+
+def _agreed(
+    given: Mapping[Piece, Mapping[str, tuple[_Source, Atom]]], missing: Sequence[str]
+) -> Mapping[Piece, Mapping[str, tuple[_Source, Atom]]] | None:
+    """The same for all calls of a function, of which some say what is a number in each; None where a field is not known."""
+    same: dict[str, tuple[_Source, Atom]] = {}
+    for sources in given.values():
+        same = {**{name: source for name, source in sources.items() if source[0] is not None}, **same}
+    found = {piece: {**sources, **same} for piece, sources in given.items()}
+    return found if all(name in sources for sources in found.values() for name in missing) else None
 
 
 def _is_same(one: Atom, other: Atom) -> bool:

@@ -298,7 +298,7 @@ class _Builder:
             return None
         changes = [(n, children[i]) for n, i in own if n not in kept.get(base.flat(), ())]
         if not changes:
-            return base
+            return base if base.steps else base.root
         return changed_parts(base, node.value, changes, self.out.modules)
 
     def _tree_like(self, node: _Node) -> Leaf | None:
