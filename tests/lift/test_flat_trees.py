@@ -94,7 +94,7 @@ SAID = {
     norm_of: ("ravel_pytree(fit)[0]",),
     by_hand: ("vector, unravel = ravel_pytree(params)", "unravel(vector - rate * jnp.tanh(vector))"),
     step_in_loop: ("flat, unravel = ravel_pytree(fit)", "moved = unravel(carry + "),
-    again_inside: ("flat, unravel = ravel_pytree(fit)", "= unravel(flat + 1.0)"),
+    again_inside: ("flat, unravel = ravel_pytree(fit)", "unravel(flat + 1.0)"),
 }
 ARGS = {newton: (PARAMS, X), perturbed: (FIT, KEY), norm_of: (FIT,), by_hand: (PARAMS, 0.5), step_in_loop: (FIT, KEY)}
 ARGS[again_inside] = (FIT, jnp.linspace(0.5, 1.0, 8))

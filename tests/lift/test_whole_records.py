@@ -160,6 +160,28 @@ def test_dataclasses_are_records():
     assert source.count("mass=body.mass") + source.count("dataclasses.replace(body") == 1
 
 
+def test_what_is_read_of_the_record_later_is_its_field():
+    """An edit of the function, which changes a field that it hands on now, has to reach what reads it."""
+
+    def fn(body):
+        for _ in range(3):
+            body = kick(body, 0.1)
+        return jnp.sum(body.x**2 * body.mass)
+
+    args = (Body(jnp.ones(3), jnp.ones(3), jnp.arange(1.0, 4.0)),)
+    found = untrace.decompile(fn)(*args)
+    changed = found.source.replace("v=v)", "v=v, mass=2.0 * body.mass)").replace(
+        "mass=body.mass", "mass=2.0 * body.mass"
+    )
+    assert changed != found.source, found.source
+    space: dict[str, object] = {}
+    exec(changed, space)  # noqa: S102 - a text of ours
+    heavier = args[0]
+    for _ in range(3):
+        heavier = dataclasses.replace(kick(heavier, 0.1), mass=2.0 * heavier.mass)
+    np.testing.assert_allclose(space["fn"](*args), jnp.sum(heavier.x**2 * heavier.mass), rtol=1e-6)
+
+
 def test_a_record_of_other_sizes_is_of_the_class():
     def fn(belief, points):
         one = transformed(points, belief.cov, 2)

@@ -9,6 +9,7 @@ equation of the primitive HANDED stands for each at the end of the call, and wha
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,13 +29,17 @@ from untrace.lift.outline.regions import Piece, Region, Shape
 from untrace.provenance.arguments import own_parameters
 from untrace.provenance.call_records import CallRecord
 from untrace.provenance.returns import Field
+from untrace.provenance.sites import Provenance, climbed
 
-# What a field is in a call: a number of the call's values, a literal by its bits, or None for a value that was there before.
+# What a field is in a call: a number of the call's values, an input, a literal by its bits, or None for another value that was
+# there before.
 _Source: TypeAlias = Hashable
 
 
 class Calls(Protocol):
     """What is known of the calls of a program."""
+
+    provenance: Provenance
 
     def returned(self, piece: Piece, value: Value) -> Way | None:
         """Where in what the function returns a value stands."""
@@ -95,6 +100,7 @@ class HandedFields:
         self._note_result(entry, result)
         self._added: dict[Call, list[Equation]] = {}
         self._completed: set[Value] = set()
+        self._copies: dict[Value, list[tuple[Piece, Value]]] = {}  # of what is handed on, and the calls that do
         self._pieces: dict[Region, list[Piece]] = {}
 
     def find(self, regions: Sequence[Region], shapes: Sequence[Shape]) -> bool:
@@ -114,6 +120,7 @@ class HandedFields:
             for way, fields in partial[shape].items():
                 self._complete(shape, way, fields, reads)
         for region in concerned if self._added else ():
+            self._read_by_name(region)
             region.add_to_calls(self._added)
         return bool(self._added)
 
@@ -181,6 +188,9 @@ class HandedFields:
         if first is None or any(piece.scan.equations[piece.stop - 1].origin is None for piece in readers):
             return
         names = list(first.leaves)
+        readers = {
+            p: [r for r in some if r.owner == first.owner and list(r.leaves) == names] for p, some in readers.items()
+        }
         missing = [name for name in names if name not in [_name(field, names) for field in fields]]
         sources = _agreed({piece: _given(piece, missing, some) for piece, some in readers.items()}, missing)
         if sources is None:
@@ -192,8 +202,7 @@ class HandedFields:
             made = frozenset([piece.values[number] for number in fields.values()])
             self._completed.update(made)
             for name, at in places.items():
-                source, atom = sources[piece][name]
-                atom = piece.values[source] if type(source) is int else atom
+                atom = _in_call(piece, *sources[piece][name])
                 field = Field(at, first.owner, name)
                 output = self._handed(piece, (*way, field), atom)
                 self.beside[output] = made
@@ -213,6 +222,8 @@ class HandedFields:
         origin = origin.replace(primitive=HANDED, params={}, invars=[], outvars=[])
         self._added.setdefault(piece.call, []).append(Equation(Primitive(HANDED), [atom], [output], {}, origin))
         self.ways[output] = piece.call, way
+        if isinstance(atom, Value):
+            self._copies.setdefault(atom, []).append((piece, output))
         return output
 
     def _leave(self, piece: Piece, atom: Atom, output: Value) -> None:
@@ -225,6 +236,28 @@ class HandedFields:
                 equation.inputs = [output if a is atom else a for a in equation.inputs]
         if ends:
             region.function.results = [output if r is atom else r for r in region.function.results]
+
+    def _read_by_name(self, region: Region) -> None:
+        """Lets single operations of the author's read from the record that he has there: `w.width` after `w = move(w)`."""
+        for at, equation in enumerate(region.equations):
+            for atom in [a for a in equation.inputs if isinstance(a, Value) and a in self._copies]:
+                before = [(p, output) for p, output in self._copies[atom] if p.scan is region and p.stop <= at]
+                for piece, output in sorted(before, key=lambda pair: -pair[0].stop):
+                    if self._is_read_of(equation, piece, self.ways[output][1]):
+                        equation.inputs = [output if a is atom else a for a in equation.inputs]
+                        break
+
+    def _is_read_of(self, equation: Equation, piece: Piece, way: Way) -> bool:
+        """Whether all fields of this name that stand in the author's expression are those of what he calls the record."""
+        caller, field = piece.call.frame, way[-1].name
+        if caller is None:
+            return False
+        names = {t.name for t in climbed(caller, way[:-1]).targets if t.kind == "assign" and not t.path}
+        frames = [f for f in self._calls.provenance.site(equation.origin).frames if f.code is caller.code and f.node]
+        reads = (
+            [n for n in ast.walk(frames[-1].node) if isinstance(n, ast.Attribute) and n.attr == field] if frames else []
+        )
+        return bool(reads) and all(isinstance(n.value, ast.Name) and n.value.id in names for n in reads)
 
     def _read_again(self, call: Call, known: Atom, output: Value) -> None:
         """Lets what a call hands on be what another call gave."""
@@ -281,6 +314,8 @@ def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> di
                 found.setdefault(name, ((repr(atom.value), str(atom.aval)), atom))
             elif atom in piece.numbers:
                 found.setdefault(name, (piece.numbers[atom], atom))
+            elif atom in piece.inputs:
+                found.setdefault(name, (("input", piece.inputs.index(atom)), atom))
             elif atom not in later:
                 found.setdefault(name, (None, atom))
     return found
@@ -295,6 +330,15 @@ def _agreed(
         same = {**{name: source for name, source in sources.items() if source[0] is not None}, **same}
     found = {piece: {**sources, **same} for piece, sources in given.items()}
     return found if all(name in sources for sources in found.values() for name in missing) else None
+
+
+def _in_call(piece: Piece, source: _Source, atom: Atom) -> Atom:
+    match source:
+        case int(number):
+            return piece.values[number]
+        case ("input", int(place)):
+            return piece.inputs[place]
+    return atom
 
 
 def _is_same(one: Atom, other: Atom) -> bool:
