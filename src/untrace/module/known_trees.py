@@ -137,12 +137,9 @@ class Trees:
         return self.outer.inverse(vector, leaves, sizes) if found is None and self.outer is not None else found
 
     def origin(self, text: str) -> str:
-        """What an access was before calls and loops handed it on."""
-        trees: Trees | None = self
-        while trees is not None:
-            while text in trees.handed_on:
-                text = trees.handed_on[text]
-            trees = trees.outer
+        """What an access was before calls and loops of this function handed it on."""
+        while text in self.handed_on:
+            text = self.handed_on[text]
         return text
 
     def like(self, accept: Callable[[PyTree], bool]) -> Leaf | None:

@@ -173,7 +173,9 @@ class _Folder:
         if not fits or operations > _MOST_OPERATIONS:
             put(node)
             return False
-        self.counts.subtract([name] * 2)
+        self.counts[name] -= 2
+        if not self.counts[name]:
+            del self.counts[name]
         self._note(first, second)
         return True
 

@@ -307,7 +307,8 @@ def assign(
         rows = [(v, leaf) for v, leaf, p in zip(values, leaves, tree.places, strict=True) if p < 0]
         is_plain = type(tree.example) in (tuple, list)
         handed_on = [type(w.names.get(v)) is Leaf or not is_plain or len(leaf.steps) > 1 for v, leaf in rows]
-        w.trees.handed_on.update({leaf.flat(): w.atom(v).flat() for v, leaf in rows})
+        fields = [(v, leaf) for v, leaf in rows if leaf.steps and leaf.steps[-1][0] == "attribute"]
+        w.trees.handed_on.update({leaf.flat(): w.atom(v).flat() for v, leaf in fields})
         moves = all(handed_on) and type(equation.callee) is Cond  # what is handed on is part of this tree from now on
         for value, leaf, place, is_made in zip(values, leaves, tree.places, made, strict=True):
             if is_made or moves and place < 0:
