@@ -191,8 +191,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
 
     def new_cond_fun(state):
         step, _, _, _, _, tprev, *_ = state
-        cond_fun = (tprev < t1) & flag
-        return _unvmap(jnp.any, cond_fun) & (step < 16)
+        return _unvmap(jnp.any, (tprev < t1) & flag) & (step < 16)
 
     def new_body_fun(state):
         (

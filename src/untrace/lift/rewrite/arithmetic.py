@@ -72,9 +72,12 @@ def _is_said(body: Body, eqn: Any, value: float) -> bool:
         return True
     frame = site.frames[-1] if site.frames and not site.by_jvp and not body.in_backward_pass(eqn) else None
     match None if frame is None or frame.library else frame.node:
-        case ast.BinOp(left=left, right=right):
+        case ast.BinOp(left=left, op=op, right=right) if type(op) is _OPERATORS.get(eqn.primitive.name):
             return not _is_digits(left) and not _is_digits(right)
     return False
+
+
+_OPERATORS = {"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "div": ast.Div, "integer_pow": ast.Pow}
 
 
 def _is_digits(node: ast.expr) -> bool:
