@@ -17,8 +17,9 @@ def loss(params, x, y):
 
 
 def update_fn(updates, state):
-    """Args: updates: {"b": f32[], "w": f32[m]}; state: (count=i32[], mu={...}, nu={...}).
-    Returns: (like state, like updates).
+    """Args: updates: {"b": f32[], "w": f32[m]};
+    state: ScaleByAdamState(count=i32[], mu={...}, nu={...}).
+    Returns: (like updates, like state).
     """
     b, w = updates["b"], updates["w"]
     mu = 0.1 * b + 0.9 * state.mu["b"]
@@ -31,24 +32,25 @@ def update_fn(updates, state):
     updates_2 = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
     updates_3 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
     return (
+        {"b": updates_2, "w": updates_3},
         ScaleByAdamState(
             count=count_inc,
             mu={"b": mu, "w": mu_2},
             nu={"b": nu.astype(jnp.float32), "w": nu_2},
         ),
-        {"b": updates_2, "w": updates_3},
     )
 
 
 def update(updates, state, params):
     """Args: updates: {"b": f32[], "w": f32[m]};
-    state: [0: (count=i32[], mu={...}, nu={...})]; params: {"b": f32[], "w": f32[m]}.
-    Returns: ((count=i32[], mu=like updates, nu=like updates), like updates).
+    state: [0: ScaleByAdamState(count=i32[], mu={...}, nu={...})];
+    params: {"b": f32[], "w": f32[m]}.
+    Returns: (like updates, ScaleByAdamState(...)).
     """
-    new_state, updates_2 = update_fn(updates, state[0])
+    updates_2, new_state = update_fn(updates, state[0])
     updates_3 = -0.001 * (updates_2["b"] + 0.0001 * params["b"])
     updates_4 = -0.001 * (updates_2["w"] + 0.0001 * params["w"])
-    return new_state, {"b": updates_3, "w": updates_4}
+    return {"b": updates_3, "w": updates_4}, new_state
 
 
 def train_step(params, state, x, y):
@@ -65,7 +67,7 @@ def train_step(params, state, x, y):
         params, state, x, y,
     )
     value, gradient = jax.value_and_grad(loss)(params, x, y)
-    new_state, updates = update(gradient, state, params)
+    updates, new_state = update(gradient, state, params)
     return (
         {"b": params["b"] + updates["b"], "w": params["w"] + updates["w"]},
         (new_state, EmptyState(), EmptyState()),
