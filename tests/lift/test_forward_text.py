@@ -199,7 +199,7 @@ def test_the_tree_before_the_loop_keeps_its_name_where_it_is_read_later():
         return last.nodes + start, graph.edges - last.edges
 
     source = text(network, PARAMS, GRAPH)
-    assert "graph = layer(params, graph)" not in source and "= layer(params, graph_2)" in source, source
+    assert "    last = layer(params, graph)\n    last = layer(params, last)\n" in source, source
 
 
 def test_an_attribute_is_read_where_it_is_needed():
