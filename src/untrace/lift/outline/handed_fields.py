@@ -253,11 +253,10 @@ class HandedFields:
         if caller is None:
             return False
         names = {t.name for t in climbed(caller, way[:-1]).targets if t.kind == "assign" and not t.path}
-        frames = [f for f in self._calls.provenance.site(equation.origin).frames if f.code is caller.code and f.node]
-        reads = (
-            [n for n in ast.walk(frames[-1].node) if isinstance(n, ast.Attribute) and n.attr == field] if frames else []
-        )
-        return bool(reads) and all(isinstance(n.value, ast.Name) and n.value.id in names for n in reads)
+        frames = self._calls.provenance.site(equation.origin).frames
+        node = next((f.node for f in reversed(frames) if f.code is caller.code), None)
+        every = [] if node is None else [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == field]
+        return bool(every) and all(isinstance(n.value, ast.Name) and n.value.id in names for n in every)
 
     def _read_again(self, call: Call, known: Atom, output: Value) -> None:
         """Lets what a call hands on be what another call gave."""
