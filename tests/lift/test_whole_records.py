@@ -241,3 +241,38 @@ def test_a_parameter_that_is_one_in_a_call_stays():
 def test_a_quotient_of_numbers_is_written_as_one():
     source = text(lambda x: 5 / 3 * jnp.sin(x) + jnp.cos(x) / 6, jnp.arange(3.0))
     assert "5 / 3 * jnp.sin(x)" in source and "/ 6" in source, source
+
+
+class Env(NamedTuple):
+    pos: jax.Array
+    goal: jax.Array
+    t: jax.Array
+    done: jax.Array
+
+
+def reset(key):
+    k1, k2 = jax.random.split(key)
+    return Env(jax.random.uniform(k1, (2,)), jax.random.uniform(k2, (2,)), jnp.int32(0), jnp.bool_(False))
+
+
+def env_step(env, action):
+    pos = jnp.clip(env.pos + 0.1 * jnp.tanh(action), 0, 1)
+    distance = jnp.linalg.norm(pos - env.goal)
+    t = env.t + 1
+    return Env(pos, env.goal, t, (distance < 0.05) | (t > 20)), -distance
+
+
+def test_the_return_says_what_is_handed_on_where_nothing_reads_the_whole_record():
+    """An environment that starts again where it is done: each field is read alone, from the record that the author has."""
+
+    def rollout(w, key):
+        def step(env, _):
+            new, reward = env_step(env, w @ env.pos)
+            fresh = reset(jax.random.fold_in(key, env.t))
+            return jax.tree.map(lambda a, b: jnp.where(new.done, a, b), fresh, new), reward
+
+        return lax.scan(step, reset(key), length=6)
+
+    source = text(rollout, jnp.eye(2), jax.random.key(0))
+    assert "new, reward = env_step(env, w @ env.pos)" in source and "goal=env.goal" in source, source
+    assert source.count("env.goal") == 2 and "fresh.goal" in source and "new.goal" in source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
 
 from untrace.provenance.node_kinds import BLOCKS, FUNCTIONS, LEAVES
@@ -107,3 +107,14 @@ def makes_tree(call: ast.Call, classes: Container[str]) -> bool:
 def changes_tree(call: ast.Call) -> bool:
     """Whether it gives a tree with other fields: `state._replace(mean=mean)`, `dataclasses.replace(state, mean=mean)`."""
     return name_called(call) in ("_replace", "replace") and len(call.args) < 2 and all(k.arg for k in call.keywords)
+
+
+def record_returned(function: ast.AST | None, way: Sequence[int | str], classes: Container[str]) -> ast.Call | None:
+    """The call that makes, or changes, a record at a place of what a function returns in its last statement."""
+    body = function.body if isinstance(function, ast.FunctionDef) else []
+    node = body[-1].value if body and isinstance(body[-1], ast.Return) else None
+    for step in way:
+        elements = node.elts if isinstance(node, ast.Tuple | ast.List) else []
+        node = elements[step] if type(step) is int and step < len(elements) else None
+    is_record = isinstance(node, ast.Call) and (makes_tree(node, classes) or changes_tree(node))
+    return node if is_record and isinstance(node, ast.Call) else None

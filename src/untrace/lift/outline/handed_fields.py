@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import jax
+import numpy as np
 
 from untrace._trees import parts_by_name
 from untrace.ir.calls import trees_taken
@@ -24,11 +25,13 @@ from untrace.ir.structured import Map, derivative_in
 from untrace.ir.trees import Tree
 from untrace.ir.types import PyTree
 from untrace.lift.outline.activations import Call
-from untrace.lift.outline.pieces import HANDED, Way, is_handed
+from untrace.lift.outline.pieces import HANDED, Way, is_handed, renamed
 from untrace.lift.outline.regions import Piece, Region, Shape
+from untrace.lift.outline.tree_roots import TreeRoots
+from untrace.provenance import syntax
 from untrace.provenance.arguments import own_parameters
-from untrace.provenance.call_records import CallRecord
-from untrace.provenance.returns import Field
+from untrace.provenance.call_records import Access, CallRecord
+from untrace.provenance.returns import Field, changes_tree, name_called, record_returned
 from untrace.provenance.sites import Provenance, climbed
 
 # What a field is in a call: a number of the call's values, an input, a literal by its bits, or None for another value that was
@@ -40,6 +43,7 @@ class Calls(Protocol):
     """What is known of the calls of a program."""
 
     provenance: Provenance
+    trees: TreeRoots
 
     def returned(self, piece: Piece, value: Value) -> Way | None:
         """Where in what the function returns a value stands."""
@@ -71,18 +75,17 @@ class _Read:
             for field, value in made.items()
         )
 
-    def take(self, name: str, output: Value) -> None:
-        """Makes the reader read this for one of the leaves."""
-        place, reader = self.places[name], self.reader
-        if isinstance(reader, Function):
-            reader.results = [output if i == place else r for i, r in enumerate(reader.results)]
-        elif isinstance(reader, Equation):
-            reader.inputs = [output if i == place else a for i, a in enumerate(reader.inputs)]
-        else:
-            known = self.leaves[name]
-            for equation in reader.scan.equations[reader.start : reader.stop]:
-                if any(a is known for a in equation.inputs):
-                    equation.inputs = [output if a is known else a for a in equation.inputs]
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A record that a call gives: the names of its fields, those of its values that are made, and by name what it hands on, and
+    what stands for that."""
+
+    piece: Piece
+    names: Sequence[str]
+    made: frozenset[Value]
+    atoms: dict[str, Atom]
+    outputs: dict[str, Value]
 
 
 class HandedFields:
@@ -100,8 +103,10 @@ class HandedFields:
         self._note_result(entry, result)
         self._added: dict[Call, list[Equation]] = {}
         self._completed: set[Value] = set()
-        self._copies: dict[Value, list[tuple[Piece, Value]]] = {}  # of what is handed on, and the calls that do
+        self._given: list[_Given] = []
+        self._read_now: dict[Equation, list[Atom]] = {}
         self._pieces: dict[Region, list[Piece]] = {}
+        self._origins: dict[Region, list[tuple[Value, tuple[Any, Any]]]] = {}
 
     def find(self, regions: Sequence[Region], shapes: Sequence[Shape]) -> bool:
         """Puts the equations there, in place; whether there are any."""
@@ -120,8 +125,8 @@ class HandedFields:
             for way, fields in partial[shape].items():
                 self._complete(shape, way, fields, reads)
         for region in concerned if self._added else ():
-            self._read_by_name(region)
-            region.add_to_calls(self._added)
+            self._read_alone(region)
+            region.add_to_calls(self._added, self._read_now)
         return bool(self._added)
 
     def whole(self, piece: Piece, numbers: Sequence[int]) -> list[int]:
@@ -153,24 +158,61 @@ class HandedFields:
             for example, places in trees_taken(equation):
                 for owner, fields in _records(example, places):
                     yield _Read(at, equation, owner, {n: equation.inputs[p] for n, p in fields.items()}, fields)
-        values = [*region.function.params, *(o for e in region.equations for o in e.outputs if o is not None)]
-        origins = [(value, region.origin(value)) for value in values]
         for piece in self._pieces[region]:
             record = self._calls.seen(piece)
-            if record is None or not record.trees:
-                continue
-            had = [(v, origin) for v, origin in origins if origin[0] in record.variables or origin[1] in record.makers]
-            own = own_parameters(piece.call.callee)
-            known = record.accesses([origin for _, origin in had], own, [None] * len(had))
-            for _, structure, leaves in record.whole(known):
-                for owner, fields in _records(structure.unflatten(leaves), leaves):
-                    yield _Read(piece.start, piece, owner, {n: had[p][0] for n, p in fields.items()}, fields)
+            if record is not None and record.trees:
+                had, known = self._had(piece, record)
+                for _, structure, leaves in record.whole(known):
+                    for owner, fields in _records(structure.unflatten(leaves), leaves):
+                        yield _Read(piece.start, piece, owner, {n: had[p] for n, p in fields.items()}, fields)
         function = region.function
         trees = function.facts.trees
         tree = self._out.get(function) or (None if trees is None else trees.out)
         for owner, fields in () if tree is None else _records(tree.example, tree.places):
             leaves = {n: function.results[p] if p >= 0 else function.params[-1 - p] for n, p in fields.items()}
             yield _Read(len(region.equations), function, owner, leaves, fields)
+
+    def _had(self, piece: Piece, record: CallRecord) -> tuple[list[Value], list[Access | None]]:
+        """The values that a call had, and as what."""
+        region = piece.scan
+        if region not in self._origins:
+            values = [*region.function.params, *(o for e in region.equations for o in e.outputs if o is not None)]
+            self._origins[region] = [(value, region.origin(value)) for value in values]
+        had = [
+            (value, origin)
+            for value, origin in self._origins[region]
+            if origin[0] in record.variables or origin[1] in record.makers
+        ]
+        own = own_parameters(piece.call.callee)
+        return [v for v, _ in had], record.accesses([origin for _, origin in had], own, [None] * len(had))
+
+    def _said(self, piece: Piece, way: Way) -> tuple[str, list[str], dict[str, tuple[_Source, Atom]]]:
+        """What the author's `return` says of a record: its class, its fields, and which are what the function was given."""
+        callee, record = piece.call.callee, self._calls.seen(piece)
+        call = record_returned(callee.definition, way, syntax.classes_of(callee.code))
+        if call is None or record is None:
+            return "", [], {}
+        if changes_tree(call):
+            base = call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else None
+            structure = record.trees.get(base.id) if isinstance(base, ast.Name) else None
+            if structure is None:
+                return "", [], {}
+            tree = structure.unflatten(range(structure.num_leaves))
+            owner, names = type(tree).__name__, list(parts_by_name(tree) or ())
+            given = [(name, ast.Attribute(base, name)) for name in names]
+        else:
+            owner = name_called(call)
+            names = self._calls.trees.fields_of(owner, len(call.args) + len(call.keywords))
+            given = [*zip(names, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]
+        had, known = self._had(piece, record)
+        later = {output for equation in piece.scan.equations[piece.start :] for output in equation.outputs}
+        values = {access: v for v, access in zip(had, known, strict=True) if access is not None and v not in later}
+        found: dict[str, tuple[_Source, Atom]] = {}
+        for name, node in given:
+            value = values.get(_access(node, callee.definition))
+            if value is not None:
+                found[name] = ("input", piece.inputs.index(value)) if value in piece.inputs else None, value
+        return owner, names, found
 
     # ------------------------------------------------------------ what else the calls give
 
@@ -185,14 +227,13 @@ class HandedFields:
             if self._completed.issuperset(made.values()):
                 return  # an inner call gives the record
         first = next((some[0] for some in readers.values() if some), None)
-        if first is None or any(piece.scan.equations[piece.stop - 1].origin is None for piece in readers):
+        owner, names, _ = self._said(shape.pieces[0], way) if first is None else (first.owner, list(first.leaves), {})
+        if not names or any(piece.scan.equations[piece.stop - 1].origin is None for piece in readers):
             return
-        names = list(first.leaves)
-        readers = {
-            p: [r for r in some if r.owner == first.owner and list(r.leaves) == names] for p, some in readers.items()
-        }
+        readers = {p: [r for r in some if r.owner == owner and list(r.leaves) == names] for p, some in readers.items()}
         missing = [name for name in names if name not in [_name(field, names) for field in fields]]
-        sources = _agreed({piece: _given(piece, missing, some) for piece, some in readers.items()}, missing)
+        given = {p: {**self._said(p, way)[2], **_given(p, missing, some)} for p, some in readers.items() if missing}
+        sources = _agreed(given, missing)
         if sources is None:
             return
         taken: list[tuple[_Read, str, Value]] = []
@@ -201,20 +242,20 @@ class HandedFields:
         for piece, some in readers.items():
             made = frozenset([piece.values[number] for number in fields.values()])
             self._completed.update(made)
+            self._given.append(record := _Given(piece, names, made, {}, {}))
             for name, at in places.items():
                 atom = _in_call(piece, *sources[piece][name])
-                field = Field(at, first.owner, name)
+                field = Field(at, owner, name)
                 output = self._handed(piece, (*way, field), atom)
                 self.beside[output] = made
+                record.atoms[name], record.outputs[name] = atom, output
                 if atom not in made:
                     self._leave(piece, atom, output)
                 for read in some:
                     if read.places[name] >= 0 and _is_same(read.leaves[name], atom):
                         taken.append((read, name, output))
         for read, name, output in taken:
-            read.take(name, output)
-            if isinstance(read.reader, Piece):
-                self._read_again(read.reader.call, read.leaves[name], output)
+            self._take(read, name, output)
 
     def _handed(self, piece: Piece, way: Way, atom: Atom) -> Value:
         output = Value(atom.aval, atom.hint if isinstance(atom, Value) and atom in piece.numbers else way[-1].name)
@@ -222,33 +263,66 @@ class HandedFields:
         origin = origin.replace(primitive=HANDED, params={}, invars=[], outvars=[])
         self._added.setdefault(piece.call, []).append(Equation(Primitive(HANDED), [atom], [output], {}, origin))
         self.ways[output] = piece.call, way
-        if isinstance(atom, Value):
-            self._copies.setdefault(atom, []).append((piece, output))
         return output
+
+    def _take(self, read: _Read, name: str, output: Value) -> None:
+        """Makes a reader read this for one of the leaves."""
+        place, reader, known = read.places[name], read.reader, read.leaves[name]
+        if isinstance(reader, Function):
+            reader.results = [output if i == place else r for i, r in enumerate(reader.results)]
+        elif isinstance(reader, Equation):
+            self._inputs(reader)[place] = output
+        else:
+            self._replace(reader.scan.equations[reader.start : reader.stop], known, output)
+            self._read_again(reader.call, known, output)
+
+    def _inputs(self, equation: Equation) -> list[Atom]:
+        """What an equation will read: equations themselves are shared by the attempts to write a program."""
+        return self._read_now.setdefault(equation, list(equation.inputs))
+
+    def _replace(self, equations: Sequence[Equation], known: Atom, output: Value) -> None:
+        for equation in equations:
+            if any(a is known for a in self._read_now.get(equation, equation.inputs)):
+                self._inputs(equation)[:] = [output if a is known else a for a in self._inputs(equation)]
 
     def _leave(self, piece: Piece, atom: Atom, output: Value) -> None:
         """Lets what follows the call, or a function around it, read a value that is made in there from the record."""
         region = piece.scan
         at = next((i for i, e in enumerate(region.equations[: piece.stop]) if atom in e.outputs), None)
         ends = [p.stop for p in self._pieces[region] if at is not None and p.start <= at and p.stop >= piece.stop]
-        for equation in region.equations[min(ends) :] if ends else ():
-            if any(a is atom for a in equation.inputs):
-                equation.inputs = [output if a is atom else a for a in equation.inputs]
         if ends:
+            self._replace(region.equations[min(ends) :], atom, output)
             region.function.results = [output if r is atom else r for r in region.function.results]
 
-    def _read_by_name(self, region: Region) -> None:
-        """Lets single operations of the author's read from the record that he has there: `w.width` after `w = move(w)`."""
-        for at, equation in enumerate(region.equations):
-            for atom in [a for a in equation.inputs if isinstance(a, Value) and a in self._copies]:
-                before = [(p, output) for p, output in self._copies[atom] if p.scan is region and p.stop <= at]
-                for piece, output in sorted(before, key=lambda pair: -pair[0].stop):
-                    if self._is_read_of(equation, piece, self.ways[output][1]):
-                        equation.inputs = [output if a is atom else a for a in equation.inputs]
+    def _read_alone(self, region: Region) -> None:
+        """Lets single operations of the author's read from the record that he has there: `w.width` after `w = move(w)`, and
+        what he does with each of its fields, in the order of these."""
+        turns: dict[Hashable, list[Equation]] = {}
+        keys: list[Hashable] = []
+        for equation in region.equations:
+            frames = self._calls.provenance.site(equation.origin).frames
+            keys.append((getattr(equation.callee, "name", ""), *[(f.code, f.lasti) for f in frames]))
+            turns.setdefault(keys[-1], []).append(equation)
+        given = sorted([r for r in self._given if r.piece.scan is region], key=lambda record: -record.piece.stop)
+        for at, (equation, key) in enumerate(zip(region.equations, keys, strict=True)):
+            row = turns[key]
+            for place, atom in enumerate(self._read_now.get(equation, equation.inputs)):
+                column = [e.inputs[place] if place < len(e.inputs) else None for e in row]
+                for record in [r for r in given if r.piece.stop <= at]:
+                    name = next((n for n, x in record.atoms.items() if x is atom), None)
+                    if not record.made.isdisjoint(column):
+                        in_order = len(row) == len(record.names)
+                        name = record.names[row.index(equation)] if in_order else name
+                        is_read = name in record.atoms and _is_same(record.atoms[name], atom)
+                    else:
+                        is_read = name is not None and self._is_read_of(equation, record.piece, record.outputs[name])
+                    if is_read and name is not None:
+                        self._inputs(equation)[place] = record.outputs[name]
                         break
 
-    def _is_read_of(self, equation: Equation, piece: Piece, way: Way) -> bool:
+    def _is_read_of(self, equation: Equation, piece: Piece, output: Value) -> bool:
         """Whether all fields of this name that stand in the author's expression are those of what he calls the record."""
+        way = self.ways[output][1]
         caller, field = piece.call.frame, way[-1].name
         if caller is None:
             return False
@@ -270,17 +344,28 @@ class HandedFields:
 def taken_out(entry: Function) -> None:
     """Takes the equations out of a program again, in place."""
     for function in walk_functions(entry):
-        known: dict[Any, Atom] = {}
+        known: dict[Any, Any] = {}
         left: list[Equation] = []
         for equation in function.equations:
-            if any(a in known for a in equation.inputs):
-                equation.inputs = [known.get(a, a) for a in equation.inputs]
+            equation = renamed(equation, known)
             if is_handed(equation):
                 known[equation.outputs[0]] = equation.inputs[0]
             else:
                 left.append(equation)
         if known:
             function.equations, function.results = left, [known.get(r, r) for r in function.results]
+
+
+def _access(node: ast.expr, function: ast.AST | None) -> Access | None:
+    """What an expression is of a parameter that the function does not bind again."""
+    steps: list[tuple[str, Hashable]] = []
+    while isinstance(node, ast.Attribute):
+        steps.append(("attribute", node.attr))
+        node = node.value
+    if not isinstance(node, ast.Name) or function is None:
+        return None
+    stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store}
+    return None if node.id in stored else Access(node.id, tuple(steps[::-1]))
 
 
 def _records(example: PyTree, places: Sequence[int]) -> Iterator[tuple[str, dict[str, int]]]:
@@ -310,7 +395,7 @@ def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> di
     for name in missing:
         for atom in [read.leaves[name] for read in readers]:
             if type(atom) is Literal:
-                found.setdefault(name, ((repr(atom.value), str(atom.aval)), atom))
+                found.setdefault(name, ((_bits(atom), str(atom.aval.dtype)), atom))
             elif atom in piece.numbers:
                 found.setdefault(name, (piece.numbers[atom], atom))
             elif atom in piece.inputs:
@@ -342,5 +427,10 @@ def _in_call(piece: Piece, source: _Source, atom: Atom) -> Atom:
 
 def _is_same(one: Atom, other: Atom) -> bool:
     if type(one) is Literal and type(other) is Literal:
-        return repr(one.value) == repr(other.value) and one.aval == other.aval
+        is_weak = [getattr(literal.aval, "weak_type", False) for literal in (one, other)]
+        return one.aval.dtype == other.aval.dtype and is_weak[0] == is_weak[1] and _bits(one) == _bits(other)
     return one is other
+
+
+def _bits(literal: Literal) -> bytes:
+    return np.asarray(literal.value, literal.aval.dtype).tobytes()

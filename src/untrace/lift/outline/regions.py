@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import (
+    Atom,
     Equation,
     Function,
     Library,
@@ -93,8 +94,8 @@ class Region:
         self._saved_by_loops, self._provenance = saved, outliner.provenance
         self._note_uses()
 
-    def add_to_calls(self, added: Mapping[Call, Sequence[Equation]]) -> None:
-        """Puts equations at the ends of calls."""
+    def add_to_calls(self, added: Mapping[Call, Sequence[Equation]], inputs: Mapping[Equation, Sequence[Atom]]) -> None:
+        """Puts equations at the ends of calls. inputs: what others read from now on, where that is not what they read."""
         equations: list[Equation] = []
 
         def visit(call: Call) -> None:
@@ -105,7 +106,11 @@ class Region:
                     visit(item)
                 else:
                     items.append(len(equations))
-                    equations.append(self.equations[item])
+                    old = self.equations[item]
+                    new = None if old not in inputs else inputs[old]
+                    equations.append(
+                        old if new is None else Equation(old.callee, new, old.outputs, old.params, old.origin)
+                    )
             for equation in added.get(call, ()):
                 items.append(len(equations))
                 equations.append(equation)

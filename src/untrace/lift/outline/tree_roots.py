@@ -77,6 +77,10 @@ class TreeRoots:
                     self.add(Root(jax.tree.unflatten(tree, [v.aval for v in known]), 0), known)
                 return
 
+    def fields_of(self, owner: str, count: int) -> list[str]:
+        """The names of the fields of a class that has so many of them; [] where none is known."""
+        return next((list(parts) for _, parts in self._of_class.get(owner, ()) if len(parts) == count), [])
+
     def leaves_of(self, values: Sequence[Passed]) -> Root | None:
         """The tree whose leaves these are, all of them and in order."""
         root = self.root.get(values[0])
