@@ -193,7 +193,7 @@ class HandedFields:
         if call is None or record is None:
             return "", [], {}
         if changes_tree(call):
-            base = call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else None
+            base = call.args[0] if call.args else call.func.value if isinstance(call.func, ast.Attribute) else call.func
             structure = record.trees.get(base.id) if isinstance(base, ast.Name) else None
             if structure is None:
                 return "", [], {}
@@ -209,7 +209,8 @@ class HandedFields:
         values = {access: v for v, access in zip(had, known, strict=True) if access is not None and v not in later}
         found: dict[str, tuple[_Source, Atom]] = {}
         for name, node in given:
-            value = values.get(_access(node, callee.definition))
+            access = _access(node, callee.definition)
+            value = None if access is None else values.get(access)
             if value is not None:
                 found[name] = ("input", piece.inputs.index(value)) if value in piece.inputs else None, value
         return owner, names, found
