@@ -304,9 +304,11 @@ class HandedFields:
             frames = self._calls.provenance.site(equation.origin).frames
             keys.append((getattr(equation.callee, "name", ""), *[(f.code, f.lasti) for f in frames]))
             turns.setdefault(keys[-1], []).append(equation)
-        given = sorted([r for r in self._given if r.piece.scan is region], key=lambda record: -record.piece.stop)
-        for at, (equation, key) in enumerate(zip(region.equations, keys, strict=True)):
-            row = turns[key]
+        given = [record for record in self._given if record.piece.scan is region and record.atoms]
+        given.sort(key=lambda record: -record.piece.stop)
+        longest = max((len(record.names) for record in given), default=0)
+        for at, (equation, key) in enumerate(zip(region.equations, keys, strict=True) if given else ()):
+            row = turns[key] if len(turns[key]) <= longest else [equation]
             for place, atom in enumerate(self._read_now.get(equation, equation.inputs)):
                 column = [e.inputs[place] if place < len(e.inputs) else None for e in row]
                 for record in [r for r in given if r.piece.stop <= at]:
