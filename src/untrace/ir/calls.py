@@ -113,20 +113,19 @@ def replaces(update: Function | None) -> bool:
     return update is None or update.results == [update.params[1]]
 
 
-def trees_taken(equation: Equation) -> Iterator[tuple[PyTree, Sequence[int]]]:
-    """The trees that a loop, a choice, a mapped call or a derivative takes, each with the places of its leaves among the
-    operands; loops take one more of arrays that they go through."""
+def trees_taken(equation: Equation) -> Iterator[Tree]:
+    """The trees that a loop, a choice, a mapped call or a derivative takes, with places among the operands."""
     callee = equation.callee
     derivative = derivative_in(callee)
     signature = callee.signature if type(callee) is Map else None if derivative is None else derivative.signature
     if signature is not None:
         for _, example, places in arguments_at(signature.args, signature.closed):
-            yield example, places
+            yield Tree(example, tuple(places))
     elif type(callee) in (Scan, While, Cond):
         before = callee.condition_consts if type(callee) is While else 1 if type(callee) is Cond else 0
         trees = functions_called(equation)[-1].facts.trees
         for tree in trees.args if trees is not None else ():
-            yield tree.example, [before + p for p in tree.places]
+            yield Tree(tree.example, tuple([before + p for p in tree.places]))
 
 
 def trees_given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:

@@ -47,11 +47,11 @@ class Calls(Protocol):
 
     def returned(self, piece: Piece, value: Value) -> Way | None:
         """Where in what the function returns a value stands."""
-        raise NotImplementedError
+        ...
 
     def seen(self, piece: Piece) -> CallRecord | None:
         """The call as it was seen while the program was traced."""
-        raise NotImplementedError
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class HandedFields:
 
     def _reads(self, region: Region) -> Iterator[_Read]:
         for at, equation in enumerate(region.equations):
-            for example, places in trees_taken(equation):
-                for owner, fields in _records(example, places):
+            for taken in trees_taken(equation):
+                for owner, fields in _records(taken.example, taken.places):
                     yield _Read(at, equation, owner, {n: equation.inputs[p] for n, p in fields.items()}, fields)
         for piece in self._pieces[region]:
             record = self._calls.seen(piece)
@@ -205,7 +205,7 @@ class HandedFields:
             names = self._calls.trees.fields_of(owner, len(call.args) + len(call.keywords))
             given = [*zip(names, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]
         had, known = self._had(piece, record)
-        later = {output for equation in piece.scan.equations[piece.start :] for output in equation.outputs}
+        later = _made_later(piece)
         values = {access: v for v, access in zip(had, known, strict=True) if access is not None and v not in later}
         found: dict[str, tuple[_Source, Atom]] = {}
         for name, node in given:
@@ -394,7 +394,7 @@ def _name(field: Field, names: Sequence[str]) -> str:
 def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> dict[str, tuple[_Source, Atom]]:
     """What the other fields of a record are, as far as what reads it says so."""
     found: dict[str, tuple[_Source, Atom]] = {}
-    later = {output for equation in piece.scan.equations[piece.start :] for output in equation.outputs}
+    later = _made_later(piece)
     for name in missing:
         for atom in [read.leaves[name] for read in readers]:
             if type(atom) is Literal:
@@ -406,6 +406,11 @@ def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> di
             elif atom not in later:
                 found.setdefault(name, (None, atom))
     return found
+
+
+def _made_later(piece: Piece) -> set[Value | None]:
+    """What the call and what follows it make."""
+    return {output for equation in piece.scan.equations[piece.start :] for output in equation.outputs}
 
 
 def _agreed(

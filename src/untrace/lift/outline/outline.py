@@ -266,7 +266,7 @@ class Outliner(FunctionNames):
                 self.trees.add_named(found)
 
     def _as_returned(self, piece: Piece, numbers: list[int]) -> list[int] | None:
-        """Results in the order in which the author returns them; None where that is not known of all."""
+        """Results in the order in which the author returns them; None where that is known of none."""
         ways = [] if piece.call.backward else [self.returned(piece, piece.values[n]) for n in numbers]
         apart = {way[:-1] if way and type(way[-1]) is Field else way for way in ways}
         return pieces.by_way(numbers, ways) if 0 < len(apart) <= _MOST_OUTPUTS else None

@@ -22,7 +22,6 @@ from untrace.lift.outline.call_names import function_name, owner_of_call, snake_
 from untrace.lift.outline.handed_fields import HandedFields
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
-from untrace.lift.outline.pieces import is_handed
 from untrace.lift.outline.regions import Piece, Shape
 from untrace.lift.outline.tree_roots import Root, TreeRoots
 from untrace.provenance.arguments import arguments_of, own_parameters
@@ -86,7 +85,7 @@ class FunctionNames(ABC):
     def _frames_inside(self, piece: Piece, value: Value) -> Sequence[Frame]:
         """The frames of the equation that makes `value`, from the called function inwards."""
         maker = piece.maker(piece.scan.equations, value)
-        if maker is None or is_handed(maker):
+        if maker is None or pieces.is_handed(maker):
             return ()
         frames = self.provenance.site(maker.origin).frames
         return frames[next((i for i, f in enumerate(frames) if f.code is piece.call.callee.code), len(frames)) :]

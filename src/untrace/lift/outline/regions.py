@@ -27,7 +27,6 @@ from untrace.lift.adjoint.addends import sums_outside
 from untrace.lift.adjoint.pullbacks import is_derivative
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call, call_tree
-from untrace.lift.outline.pieces import is_handed
 from untrace.provenance.sites import Frame, Provenance
 
 
@@ -180,7 +179,7 @@ class Region:
         known."""
         maker = self._maker(value)
         if maker is not None:
-            if is_handed(maker):
+            if pieces.is_handed(maker):
                 return self.origin(maker.inputs[0]) if type(maker.inputs[0]) is Value else (None, None)
             if maker.origin is None:
                 return None, None

@@ -67,7 +67,8 @@ class TreeRoots:
     def add_named(self, fields: Mapping[Field, Value]) -> None:
         """Registers the arguments of a class that is called, where there is a tree of that name with such fields."""
         leaves = list(fields.values())
-        for example, parts in self._of_class.get(max(field.owner for field in fields), ()):
+        owner = next((field.owner for field in fields if field.owner), "")
+        for example, parts in self._of_class.get(owner, ()):
             places = dict(enumerate(parts))
             named = {f.name or places.get(int(f[1:])): leaf for f, leaf in fields.items()}
             known = [named[name] for name in parts if name in named]

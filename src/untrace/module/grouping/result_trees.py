@@ -19,6 +19,7 @@ from typing import Any
 from untrace._identifiers import identifier, snake_case
 from untrace._trees import is_simple, parts_by_name
 from untrace.ir.callees import callee_of
+from untrace.ir.calls import trees_taken
 from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word, reach_nodes
@@ -95,15 +96,11 @@ def _bodies(equation: Equation) -> Sequence[Function]:
 def _places_given(equations: Sequence[Equation]) -> Iterator[tuple[Value, _Place]]:
     """Where values stand in the trees that loops and branches begin with."""
     for equation in equations:
-        callee = equation.callee
-        before = callee.condition_consts if type(callee) is While else 1 if type(callee) is Cond else 0
-        bodies = _bodies(equation) if type(callee) is not Local else ()
-        trees = bodies[0].facts.trees if bodies else None
-        for number, tree in enumerate(trees.args if trees is not None else ()):
+        for number, tree in enumerate(trees_taken(equation) if _bodies(equation) else ()):
             whole = reach_nodes(tree.example) if tree.nested() else None
             nodes = _nodes(tree.example) if whole else {}
             for place, way in zip(tree.places, whole[0][2] if whole else (), strict=False):
-                value = equation.inputs[before + place]
+                value = equation.inputs[place]
                 if type(value) is Value:
                     yield value, _Place((equation, "given", number), way, nodes)
 
