@@ -72,11 +72,14 @@ def find_cases(directory: str | Path, only: str | None = None) -> list[Case]:
     return cases
 
 
-def build_case(path: str | Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """`(fn, args)` of a case's `build()`; the case's folder joins `sys.path` for its helpers."""
+def build_case(path: str | Path, prefix: str = "zoo_case_") -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """`(fn, args)` of a case's `build()`; the case's folder joins `sys.path` for its helpers.
+
+    With the prefix "" another process can import the module, whose classes the arguments may be of.
+    """
     path = Path(path)
     sys.path.append(str(path.parent))
-    fn, args = load_module(path, f"zoo_case_{path.stem}").build()
+    fn, args = load_module(path, prefix + path.stem).build()
     return fn, tuple(args)
 
 

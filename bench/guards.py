@@ -109,8 +109,10 @@ def measure(options: dict[str, Any], record: Record) -> None:
     )
 
 
-def program(options: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[Any, Any]]:
-    """(function, arguments, keyword arguments, (static argnums, static argnames)) of a case."""
+def program(
+    options: dict[str, Any], prefix: str = "zoo_case_"
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], tuple[Any, Any]]:
+    """(function, arguments, keyword arguments, (static argnums, static argnames)) of a case; prefix as of build_case."""
     if options["kind"] == "suite":
         sys.path.insert(0, str(Path(__file__).parent))
         from suite import all_cases
@@ -118,7 +120,7 @@ def program(options: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...
         case = next(c for c in all_cases() if f"{c.family}/{c.name}" == options["case"])
         fn, args = case.build()
         return fn, tuple(args), dict(case.kwargs()), (case.static_argnums, case.static_argnames)
-    fn, args = build_case(options["case"])
+    fn, args = build_case(options["case"], prefix)
     return fn, args, {}, ((), ())
 
 
