@@ -15,7 +15,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.rewrite.call_bodies import spliced
-from untrace.lift.rewrite.simplify import Body, in_backward_pass, rewrite, same_aval
+from untrace.lift.rewrite.simplify import Body, rewrite, same_aval
 
 Literal = jax_compat.LITERAL_TYPE
 
@@ -153,16 +153,6 @@ def _transposed(like: Any, matrix: Any, variable: Any) -> Any:
 def _product(eqn: Any, left: Any, right: Any) -> Any:
     numbers = (((left.aval.ndim - 1,), (0,)), ((), ()))
     return eqn.replace(invars=[left, right], params={**eqn.params, "dimension_numbers": numbers})
-
-
-@rewrite("triangular_solve")
-def solved_twice(body: Body, eqn: Any) -> Any:
-    """One solution for the cotangents of both the matrix and the right-hand side, which JAX computes for each."""
-    if not in_backward_pass(eqn) or any(type(v) is Literal for v in eqn.invars) or eqn.outvars[0] in body.results:
-        return None
-    key = tuple(eqn.invars), tuple(sorted(eqn.params.items()))
-    known = body.solved.setdefault(key, eqn.outvars[0])
-    return known if known is not eqn.outvars[0] and body.maker(known, "triangular_solve") is not None else None
 
 
 @rewrite("reduce_sum")

@@ -13,8 +13,6 @@ running both. Each rewrite is a named function that looks at one equation; each 
     sum over axes of size one -> the array without them       XLA adds nothing to the one number
     a sum, and the axes of size one that it leaves taken away -> a sum over those as well
     product that sums nothing -> a multiplication
-    the same triangular system solved for two cotangents -> solved once
-    select_n(tri, 0, x) -> jnp.tril, jnp.triu
     add_any -> add       JAX lowers both to the same operation
     select_n(c, 0, x) -> jnp.where(c, x, 0)       and the same of two numbers, and of two arrays
     0 < x -> x > 0
@@ -26,7 +24,6 @@ running both. Each rewrite is a named function that looks at one equation; each 
     where(c, d, 0) + -where(c, 0, d) -> where(c, d, 0 - d)
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
-    slices of one that a mapped index makes -> `x.at[i].get(mode="clip")`, `.at[i].add(v, mode="clip")`
     what is broadcast before a loop, masks too -> broadcast in its body
     the number of a choice, saved for the backward pass -> the truth value that it is made of
     a number that a jitted function gives and nobody reads -> not given
@@ -35,8 +32,6 @@ running both. Each rewrite is a named function that looks at one equation; each 
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
     x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y
     a number that a scan gets as a constant -> the number in its body
-    what a derivative gathers at known indices -> that part of the array, x[0, 1:3]
-    a number that a jitted function, or a choice in it, was passed and hands on -> that number, and no result
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
     the transpose of a linear system's operator, as it was batched -> as JAX derives it of the operator
     the derivative of a library function that was mapped -> that of the function on the whole array
@@ -364,7 +359,6 @@ class Body:
         self.outermost = outermost
         self.summed: set[Any] = set()  # sums over axes of size one
         self.of_turns: dict[Any, Any] = {}  # what the turn of a loop computes -> the constant of the loop that it is
-        self.solved: dict[Any, Any] = {}  # operands and parameters of a solve in the backward pass -> its result
 
     def add(self, eqn: Any, kept: bool = False) -> None:
         if self.substitute and any(type(v) is not Literal and v in self.substitute for v in eqn.invars):
