@@ -189,7 +189,7 @@ seen = True if jnp.pi > 3 else False
 seen = jnp.pi > 3 and 1
 if jnp.pi > 3: seen = 1
 match jnp.pi:\n        case _: seen = 1
-"seen"
+"a docstring"; "seen"
 1
 ...
 lambda: 0

@@ -82,6 +82,13 @@ def kicked(x, step=0.5):
     return jnp.sum(lax.scan(turn, x, length=4)[0])
 
 
+def handing_on(x, y):
+    """Branches that both give an operand back, as the derivative of a choice on JAX 0.10 has them."""
+    branches = tuple(jax.make_jaxpr(lambda a, b, f=f: (f(a) * b, b))(x, y) for f in (jnp.sin, jnp.cos))
+    scaled, same = primitives.cond_p.bind((y[0, 0] > 0).astype(jnp.int32), x, y, branches=branches)
+    return scaled - same
+
+
 def chosen(x, y):
     """A loop that chooses in a choice: what was chosen is saved for the backward pass, from both."""
     sine = lambda c: jnp.where(y > 0, jnp.sin(c), c)  # noqa: E731
@@ -222,5 +229,6 @@ CASES = {
     "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
     "saved_choice": lambda x, y: jax.grad(chosen)(x, y[0, 0]) + y,
     "choice_made_again": lambda x, y: jax.grad(chosen)(x, y[0, 0]) - y,
+    "handed_on": handing_on,
     "derived_transpose": lambda x, y: jax.grad(solving)(x, y) + y,
 }  # fmt: skip

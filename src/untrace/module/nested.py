@@ -19,7 +19,7 @@ from untrace.module.constants import Named
 from untrace.module.def_use import read_by, targets_of
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
-from untrace.python.tree import LAMBDA_WIDTH, WIDTH, Call, Expr, Lambda, Name, Text, Tuple
+from untrace.python.tree import WIDTH, Call, Expr, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tuple_type
 from untrace.python.walk import nodes_of
 
@@ -101,7 +101,7 @@ class Body:
         return expr.id if type(expr) is Name and not expr.id.startswith("_") else ""
 
     def finish(self, value: Expr) -> Expr:
-        """What a call is given for this function: its name, now defined before the call, or a lambda where it had none."""
+        """What a call is given for this function: its name, now defined before the call."""
         if self.heads:  # of leaves that only go where their whole tree went, nobody reads the name
             read = {n for part in (*self.writer.statements, value) for n in read_by(part)}
             unread = {s for s in self.heads if read.isdisjoint(targets_of(s))}
@@ -109,10 +109,6 @@ class Body:
         if not self.writer.statements and type(value) is Call and type(value.func) is str and not value.kwargs:
             if value.args and [a.flat() for a in value.args] == [p.name for p in self.params]:
                 return Name(value.func)  # nothing but a call of it
-        if not self.writer.statements and not self.authored:
-            expr = Lambda([p.name for p in self.params], value)
-            if len(expr.flat()) <= LAMBDA_WIDTH:
-                return expr
         self.define(value)
         return Name(self.name)
 

@@ -217,8 +217,9 @@ class Subscript(Expr):
 
     def items(self):
         index = self.index
-        if type(index) is not Tuple or len(index.elements) < 2:
-            return None  # a comma after a single index would make it a tuple
+        if type(index) is not Tuple or len(index.elements) < 2:  # a comma after a single index would make it a tuple
+            broken = self.value.items() if self.value.strength == ATOM else None
+            return broken and (*broken[:2], broken[2] + self.flat()[len(self.value.flat()) :])
         return wrap(self.value, ATOM) + "[", [("", e) for e in index.elements], "]"
 
 

@@ -169,3 +169,67 @@ def _one_or_zero(body: Body, atom: Any) -> tuple[Any, Any, bool] | None:
         if type(array) is not Literal and is_value(body.scalar(other), 0.0):
             return which, array, positive
     return None
+
+
+_CALLS = ("cond", "jit", "pjit")
+
+
+@rewrite(*_CALLS, early=True)
+def handed_on(body: Body, eqn: Any) -> Any:
+    """What every branch gives as it was passed to it is that, and no result: JAX saves so for the backward pass what both
+    branches need there. `lax.cond` takes it out itself, and `jax.jit` around it."""
+    # What the author's jitted function gives back as it came is a part of what he has it return.
+    places = _handed_on(eqn, False)
+    found: dict[int, Any] = {}
+    for i, (out, place) in enumerate(zip(eqn.outvars, places, strict=True)):
+        if place is not None and body.may_be(out, eqn.invars[place]):
+            found[i] = eqn.invars[place]
+    kept = [i for i in range(len(eqn.outvars)) if i not in found]
+    if not found or not kept:
+        return None
+    for i, operand in found.items():
+        body.substitute[eqn.outvars[i]] = operand
+    new = [
+        jax_compat.rebuilt_jaxpr(closed, inner.eqns, [inner.outvars[i] for i in kept], kept=kept)
+        for closed in _bodies(eqn)
+        for inner, _ in [jax_compat.open_jaxpr(closed)]
+    ]
+    is_choice = eqn.primitive.name == "cond"
+    return jax_compat.with_results(eqn, kept, {"branches": tuple(new)} if is_choice else {"jaxpr": new[0]})
+
+
+def _handed_on(eqn: Any, chosen: bool) -> list[int | None]:
+    """For each output of a choice or a call the operand that it is, since a choice hands that on; None where it is none.
+
+    chosen: whether a choice did already.
+    """
+    is_choice = eqn.primitive.name == "cond"
+    each = [_inputs_of(jax_compat.open_jaxpr(closed)[0], chosen or is_choice) for closed in _bodies(eqn)]
+    first, *others = each
+    alike = [place if all(o[i] == place for o in others) else None for i, place in enumerate(first)]
+    return [None if place is None else place + is_choice for place in alike]
+
+
+def _inputs_of(jaxpr: Any, chosen: bool) -> list[int | None]:
+    """For each result of a jaxpr the input that it is, where choices hand it on; None where it is none."""
+    places = {v: i for i, v in enumerate(jaxpr.invars)}
+    wanted = {v for v in jaxpr.outvars if type(v) is not Literal and v not in places}
+    given: dict[Any, Any] = {}  # what a choice or a call hands on -> the same before it
+    if wanted:
+        for eqn in reversed(jaxpr.eqns):
+            if eqn.primitive.name in _CALLS and not wanted.isdisjoint(eqn.outvars):
+                for out, place in zip(eqn.outvars, _handed_on(eqn, chosen), strict=True):
+                    if place is not None and out in wanted and type(eqn.invars[place]) is not Literal:
+                        given[out] = eqn.invars[place]
+                        wanted.add(eqn.invars[place])
+    found: list[int | None] = []
+    for atom in jaxpr.outvars:
+        known = chosen
+        while type(atom) is not Literal and atom in given:
+            atom, known = given[atom], True
+        found.append(places.get(atom) if known and type(atom) is not Literal else None)
+    return found
+
+
+def _bodies(eqn: Any) -> Any:
+    return eqn.params["branches"] if eqn.primitive.name == "cond" else [eqn.params["jaxpr"]]

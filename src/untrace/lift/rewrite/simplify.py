@@ -32,6 +32,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
     x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y
     a number that a scan gets as a constant -> the number in its body
+    a number that a jitted function, or a choice in it, was passed and hands on -> that number, and no result
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
     the transpose of a linear system's operator, as it was batched -> as JAX derives it of the operator
     the derivative of a library function that was mapped -> that of the function on the whole array
