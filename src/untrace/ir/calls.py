@@ -128,14 +128,22 @@ def trees_taken(equation: Equation) -> Iterator[Tree]:
             yield Tree(tree.example, tuple([before + p for p in tree.places]))
 
 
+def results_tree(equation: Equation) -> tuple[Tree, Sequence[Value | None]] | None:
+    """The tree that a loop or a choice gives, and the outputs among which its leaves are."""
+    if type(equation.callee) not in (Scan, While, Cond):
+        return None
+    body = functions_called(equation)[-1]
+    outputs = equation.outputs[len(equation.outputs) - len(body.results) :]
+    return None if body.facts.trees is None else (body.facts.trees.out, outputs)
+
+
 def trees_given(equation: Equation) -> Iterator[tuple[PyTree, list[Value | None]]]:
     """The trees that a loop, a choice, a mapped call or a derivative gives, each with the leaves that something reads."""
-    callee, outputs = equation.callee, equation.outputs
+    callee: object = equation.callee
+    outputs: Sequence[Value | None] = equation.outputs
     found: list[Tree] = []
-    if type(callee) in (Scan, While, Cond):
-        body = functions_called(equation)[-1]
-        if body.facts.trees is not None:
-            found, outputs = body.facts.trees.out.elements(), outputs[len(outputs) - len(body.results) :]
+    if (given := results_tree(equation)) is not None:
+        found, outputs = given[0].elements(), given[1]
     elif type(callee) is Transformed and type(callee.how) is Derivative:
         signature, start = callee.how.signature, 0
         for part in (signature.out, signature.gradients) if signature.transform in ("grad", "value_and_grad") else ():

@@ -111,10 +111,16 @@ def changes_tree(call: ast.Call) -> bool:
 
 def record_returned(function: ast.AST | None, way: Sequence[int | str], classes: Container[str]) -> ast.Call | None:
     """The call that makes, or changes, a record at a place of what a function returns in its last statement."""
+    node = part_returned(function, way)
+    is_record = isinstance(node, ast.Call) and (makes_tree(node, classes) or changes_tree(node))
+    return node if is_record and isinstance(node, ast.Call) else None
+
+
+def part_returned(function: ast.AST | None, way: Sequence[int | str]) -> ast.expr | None:
+    """The expression at a place of the tuple that a function returns in its last statement."""
     body = function.body if isinstance(function, ast.FunctionDef) else []
     node = body[-1].value if body and isinstance(body[-1], ast.Return) else None
     for step in way:
         elements = node.elts if isinstance(node, ast.Tuple | ast.List) else []
         node = elements[step] if type(step) is int and step < len(elements) else None
-    is_record = isinstance(node, ast.Call) and (makes_tree(node, classes) or changes_tree(node))
-    return node if is_record and isinstance(node, ast.Call) else None
+    return node

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from untrace._trees import parts_by_name
-from untrace.ir.calls import trees_taken
+from untrace.ir.calls import results_tree, trees_taken
 from untrace.ir.nodes import Atom, Equation, Function, Literal, Primitive, Value, functions_called, walk_functions
 from untrace.ir.structured import Map, derivative_in
 from untrace.ir.trees import Tree
@@ -31,7 +31,7 @@ from untrace.lift.outline.tree_roots import TreeRoots
 from untrace.provenance import syntax
 from untrace.provenance.arguments import own_parameters
 from untrace.provenance.call_records import Access, CallRecord
-from untrace.provenance.returns import Field, changes_tree, name_called, record_returned
+from untrace.provenance.returns import Field, changes_tree, name_called, part_returned, record_returned
 from untrace.provenance.sites import Provenance, climbed
 
 # What a field is in a call: a number of the call's values, an input, a literal by its bits, or None for another value that was
@@ -135,6 +135,10 @@ class HandedFields:
         more = [piece.numbers[v] for v, made in self.beside.items() if v in piece.numbers and made <= given]
         return sorted({*numbers, *more})
 
+    def _result(self, function: Function) -> Tree | None:
+        trees = function.facts.trees
+        return self._out.get(function) or (None if trees is None else trees.out)
+
     def _note_result(self, function: Function, result: PyTree) -> None:
         if result is not None and len(jax.tree.leaves(result)) == len(function.results):
             self._out[function] = Tree(result, tuple(range(len(function.results))))
@@ -165,9 +169,7 @@ class HandedFields:
                 for _, structure, leaves in record.whole(known):
                     for owner, fields in _records(structure.unflatten(leaves), leaves):
                         yield _Read(piece.start, piece, owner, {n: had[p] for n, p in fields.items()}, fields)
-        function = region.function
-        trees = function.facts.trees
-        tree = self._out.get(function) or (None if trees is None else trees.out)
+        function, tree = region.function, self._result(region.function)
         for owner, fields in () if tree is None else _records(tree.example, tree.places):
             leaves = {n: function.results[p] if p >= 0 else function.params[-1 - p] for n, p in fields.items()}
             yield _Read(len(region.equations), function, owner, leaves, fields)
@@ -186,8 +188,14 @@ class HandedFields:
         own = own_parameters(piece.call.callee)
         return [v for v, _ in had], record.accesses([origin for _, origin in had], own, [None] * len(had))
 
-    def _said(self, piece: Piece, way: Way) -> tuple[str, list[str], dict[str, tuple[_Source, Atom]]]:
-        """What the author's `return` says of a record: its class, its fields, and which are what the function was given."""
+    def _said(
+        self, piece: Piece, way: Way, made: Collection[Value]
+    ) -> tuple[str, list[str], dict[str, tuple[_Source, Atom]]]:
+        """What the author's `return` says of a record, or a choice that gives it: its class, its fields, and which are what
+        the function was given."""
+        chosen = _chosen(piece, made)
+        if chosen[1]:
+            return chosen
         callee, record = piece.call.callee, self._calls.seen(piece)
         call = record_returned(callee.definition, way, syntax.classes_of(callee.code))
         if call is None or record is None:
@@ -221,19 +229,18 @@ class HandedFields:
         self, shape: Shape, way: Way, fields: Mapping[Field, int], reads: Mapping[Region, Sequence[_Read]]
     ) -> None:
         """Adds what the calls of a function hand on beside these fields, if what reads the records says that of each."""
-        readers: dict[Piece, list[_Read]] = {}
-        for piece in shape.pieces:
-            made = {field: piece.values[number] for field, number in fields.items()}
-            readers[piece] = [r for r in reads[piece.scan] if r.at >= piece.stop and r.has(made)]
-            if self._completed.issuperset(made.values()):
-                return  # an inner call gives the record
+        made = {p: {field: p.values[number] for field, number in fields.items()} for p in shape.pieces}
+        if any(self._completed.issuperset(values.values()) for values in made.values()):
+            return  # an inner call gives the record
+        readers = {p: [r for r in reads[p.scan] if r.at >= p.stop and r.has(values)] for p, values in made.items()}
+        said = {p: self._said(p, way, set(values.values())) for p, values in made.items()}
         first = next((some[0] for some in readers.values() if some), None)
-        owner, names, _ = self._said(shape.pieces[0], way) if first is None else (first.owner, list(first.leaves), {})
+        owner, names, _ = said[shape.pieces[0]] if first is None else (first.owner, list(first.leaves), {})
         if not names or any(piece.scan.equations[piece.stop - 1].origin is None for piece in readers):
             return
         readers = {p: [r for r in some if r.owner == owner and list(r.leaves) == names] for p, some in readers.items()}
         missing = [name for name in names if name not in [_name(field, names) for field in fields]]
-        given = {p: {**self._said(p, way)[2], **_given(p, missing, some)} for p, some in readers.items() if missing}
+        given = {p: {**said[p][2], **_given(p, missing, some)} for p, some in readers.items() if missing}
         sources = _agreed(given, missing)
         if sources is None:
             return
@@ -241,16 +248,16 @@ class HandedFields:
         made_at, spare = {int(field[1:]) for field in fields}, itertools.count(len(names) + len(fields))
         places = {name: at if (at := names.index(name)) not in made_at else next(spare) for name in missing}
         for piece, some in readers.items():
-            made = frozenset([piece.values[number] for number in fields.values()])
-            self._completed.update(made)
-            self._given.append(record := _Given(piece, names, made, {}, {}))
+            values = frozenset(made[piece].values())
+            self._completed.update(values)
+            self._given.append(record := _Given(piece, names, values, {}, {}))
             for name, at in places.items():
                 atom = _in_call(piece, *sources[piece][name])
                 field = Field(at, owner, name)
                 output = self._handed(piece, (*way, field), atom)
-                self.beside[output] = made
+                self.beside[output] = values
                 record.atoms[name], record.outputs[name] = atom, output
-                if atom not in made:
+                if atom not in values:
                     self._leave(piece, atom, output)
                 for read in some:
                     if read.places[name] >= 0 and _is_same(read.leaves[name], atom):
@@ -322,17 +329,35 @@ class HandedFields:
                     if is_read and name is not None:
                         self._inputs(equation)[place] = record.outputs[name]
                         break
+        self._read_in_results(region, given)
+
+    def _read_in_results(self, region: Region, given: Sequence[_Given]) -> None:
+        """Lets a function around the calls give back what its author reads of a record there: `return state, (w.width, ...)`."""
+        function, tree = region.function, self._result(region.function)
+        results = list(function.results)
+        for way, place in () if tree is None or not given else zip(_ways(tree.example), tree.places, strict=True):
+            for record in given if place >= 0 else ():
+                name = next((n for n, atom in record.atoms.items() if results[place] is atom), None)
+                caller = record.piece.call.frame
+                node = None if caller is None or name is None else part_returned(caller.definition, way)
+                if name is not None and node is not None and self._has_read(node, record.piece, record.outputs[name]):
+                    results[place] = record.outputs[name]
+        function.results = results
 
     def _is_read_of(self, equation: Equation, piece: Piece, output: Value) -> bool:
         """Whether all fields of this name that stand in the author's expression are those of what he calls the record."""
-        way = self.ways[output][1]
-        caller, field = piece.call.frame, way[-1].name
-        if caller is None:
-            return False
-        names = {t.name for t in climbed(caller, way[:-1]).targets if t.kind == "assign" and not t.path}
+        caller = piece.call.frame
         frames = self._calls.provenance.site(equation.origin).frames
-        node = next((f.node for f in reversed(frames) if f.code is caller.code), None)
-        every = [] if node is None else [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == field]
+        node = next((f.node for f in reversed(frames) if caller is not None and f.code is caller.code), None)
+        return node is not None and self._has_read(node, piece, output)
+
+    def _has_read(self, node: ast.AST, piece: Piece, output: Value) -> bool:
+        """The same of an expression of the function that makes the call."""
+        if piece.call.frame is None:
+            return False
+        way = self.ways[output][1]
+        names = {t.name for t in climbed(piece.call.frame, way[:-1]).targets if t.kind == "assign" and not t.path}
+        every = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == way[-1].name]
         return bool(every) and all(isinstance(n.value, ast.Name) and n.value.id in names for n in every)
 
     def _read_again(self, call: Call, known: Atom, output: Value) -> None:
@@ -342,6 +367,26 @@ class HandedFields:
                 self._read_again(item, known, output)
         for equation in self._added.get(call, ()):
             equation.inputs = [output if a is known else a for a in equation.inputs]
+
+
+def way_in_record(equation: Equation, value: Value) -> Way | None:
+    """Where what a loop or a choice gives stands in a record that it gives; None where it stands in none."""
+    given = results_tree(equation)
+    place = -1 if given is None else given[1].index(value)
+    if given is None or place not in given[0].places:
+        return None
+    node, number = given[0].example, given[0].places.index(place)
+    way: list[int | Field] = []
+    while not jax.tree_util.all_leaves([node]):
+        named = parts_by_name(node)
+        parts = list(named.values()) if named else list(node) if isinstance(node, tuple | list) else []
+        starts = list(itertools.accumulate([len(jax.tree.leaves(part)) for part in parts], initial=0))
+        at = next((i for i, end in enumerate(starts[1:]) if number < end), None)
+        if at is None:
+            return None
+        way.append(at if named is None else Field(at, type(node).__name__, list(named)[at]))
+        node, number = parts[at], number - starts[at]
+    return tuple(way) if way and type(way[-1]) is Field else None
 
 
 def taken_out(entry: Function) -> None:
@@ -385,6 +430,12 @@ def _records(example: PyTree, places: Sequence[int]) -> Iterator[tuple[str, dict
         start += count
 
 
+def _ways(example: PyTree) -> list[tuple[int, ...]]:
+    """The way to each leaf through the tuples that it is in."""
+    ways = [way for way, _ in jax.tree_util.tree_leaves_with_path(example)]
+    return [tuple([k.idx for k in way if isinstance(k, jax.tree_util.SequenceKey)]) for way in ways]
+
+
 def _name(field: Field, names: Sequence[str]) -> str:
     """The name of a field of a class with these; "" where it has too few."""
     place = int(field[1:])
@@ -393,22 +444,39 @@ def _name(field: Field, names: Sequence[str]) -> str:
 
 def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> dict[str, tuple[_Source, Atom]]:
     """What the other fields of a record are, as far as what reads it says so."""
-    found: dict[str, tuple[_Source, Atom]] = {}
     later = _made_later(piece)
-    for name in missing:
-        for atom in [read.leaves[name] for read in readers]:
-            if type(atom) is Literal:
-                found.setdefault(name, ((_bits(atom), str(atom.aval.dtype)), atom))
-            elif atom in piece.numbers:
-                found.setdefault(name, (piece.numbers[atom], atom))
-            elif atom in piece.inputs:
-                found.setdefault(name, (("input", piece.inputs.index(atom)), atom))
-            elif atom not in later:
-                found.setdefault(name, (None, atom))
-    return found
+    known = [(name, _sources(piece, read.leaves[name], later)) for name in missing for read in readers]
+    return {name: source for name, source in reversed(known) if source is not None}
 
 
-def _made_later(piece: Piece) -> set[Value | None]:
+def _sources(piece: Piece, atom: Atom, later: Container[Atom | None]) -> tuple[_Source, Atom] | None:
+    """What a field is in a call; None for what is made later."""
+    if type(atom) is Literal:
+        return (_bits(atom), str(atom.aval.dtype)), atom
+    if atom in piece.numbers:
+        return piece.numbers[atom], atom
+    if atom in piece.inputs:
+        return ("input", piece.inputs.index(atom)), atom
+    return None if atom in later else (None, atom)
+
+
+def _chosen(piece: Piece, made: Collection[Value]) -> tuple[str, list[str], dict[str, tuple[_Source, Atom]]]:
+    """The record of which a loop or a choice in a call makes these fields: its class, its fields, and which are handed on."""
+    makers = {maker for value in made if (maker := piece.maker(piece.scan.equations, value)) is not None}
+    maker = makers.pop() if len(makers) == 1 else None
+    given = None if maker is None else results_tree(maker)
+    if maker is None or given is None:
+        return "", [], {}
+    operands = maker.inputs[-len(functions_called(maker)[-1].params) :]
+    tree, outputs = given
+    for owner, fields in _records(tree.example, tree.places):
+        if made == {outputs[p] for p in fields.values() if p >= 0}:
+            sources = {name: _sources(piece, operands[-1 - p], ()) for name, p in fields.items() if p < 0}
+            return owner, list(fields), {name: source for name, source in sources.items() if source is not None}
+    return "", [], {}
+
+
+def _made_later(piece: Piece) -> set[Atom | None]:
     """What the call and what follows it make."""
     return {output for equation in piece.scan.equations[piece.start :] for output in equation.outputs}
 

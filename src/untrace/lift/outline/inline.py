@@ -28,8 +28,12 @@ def fold_back(program: Program) -> Program:
         if any(e in small for e in function.equations):
             named = {v.hint for e in function.equations for v in e.outputs if v is not None and v.named}
             named.update(p.hint for p in function.params)
-            lists = [_inside(e, named) if e in small else [e] for e in function.equations]
-            function.equations = [e for inner in lists for e in inner]
+            handed: dict[Any, Any] = {}  # what a call gave as it came -> what that is
+            equations: list[Equation] = []
+            for equation in function.equations:
+                here = renamed(equation, handed)
+                equations += _inside(here, named, handed) if equation in small else [here]
+            function.equations, function.results = equations, [handed.get(r, r) for r in function.results]
     return program
 
 
@@ -66,9 +70,10 @@ def _is_expression(body: Function) -> bool:
     return len(used) == len(set(used))
 
 
-def _inside(equation: Equation, named: set[str | None]) -> list[Equation]:
+def _inside(equation: Equation, named: set[str | None], handed: dict[Any, Any]) -> list[Equation]:
     """The equations of the function that is called, on the values of its caller. named: what the caller has names for,
-    which the function's own values would take from it."""
+    which the function's own values would take from it. handed: gets what the call gives that no equation in it makes, or
+    that it gives already."""
     body = callee_of(equation, Local).body
     known: dict[Any, Any] = dict(zip(body.params, equation.inputs, strict=True))
     for inner in body.equations:  # several bodies that say the same may call it, each once
@@ -79,10 +84,15 @@ def _inside(equation: Equation, named: set[str | None]) -> list[Equation]:
                 known[value] = made = Value(value.aval, None if taken else value.hint)
                 made.named = value.named and made.hint is not None
                 made.named_inside = value.named_inside and made.hint is not None
+    made_inside = {v for inner in body.equations for v in inner.outputs}
+    given: set[Any] = set()
     results: Sequence[Any] = body.results
     for result, output in zip(results, equation.outputs, strict=True):
-        if output is not None:
+        if output is not None and (result in given or result not in made_inside):
+            handed[output] = known.get(result, result)
+        elif output is not None:
             if not output.named and result.hint and result.hint not in named:
                 output.hint = result.hint
             known[result] = output
+            given.add(result)
     return [renamed(e, known) for e in body.equations]

@@ -19,7 +19,7 @@ from untrace.lift.naming.numbers import said_argument
 from untrace.lift.outline import pieces
 from untrace.lift.outline.accesses import accesses
 from untrace.lift.outline.call_names import function_name, owner_of_call, snake_case
-from untrace.lift.outline.handed_fields import HandedFields
+from untrace.lift.outline.handed_fields import HandedFields, way_in_record
 from untrace.lift.outline.operand_names import name_of_changed, names_of_operands
 from untrace.lift.outline.parameter_kinds import no_arrays, no_trees
 from untrace.lift.outline.regions import Piece, Shape
@@ -96,7 +96,9 @@ class FunctionNames(ABC):
             call, way = self.handed.ways[value]
             frames = call.frames[len(piece.call.frames) :]
             return pieces.returned(frames, way) if frames else way
-        return pieces.returned(self._frames_inside(piece, value), self._part(piece, value))
+        maker = piece.maker(piece.scan.equations, value)
+        way = None if maker is None else way_in_record(maker, value)
+        return pieces.returned(self._frames_inside(piece, value), self._part(piece, value) if way is None else way)
 
     def _part(self, piece: Piece, value: Value) -> pieces.Way:
         """Where `value` stands in that of the expression that makes it: `()` where it is all of it, or nobody knows."""

@@ -73,9 +73,14 @@ class TreeRoots:
             named = {f.name or places.get(int(f[1:])): leaf for f, leaf in fields.items()}
             known = [named[name] for name in parts if name in named]
             if len(known) == len(parts) == len(leaves) and _same_types(parts.values(), [v.aval for v in known]):
-                if not any(leaf in self.root for leaf in leaves):
+                roots = {self.root[leaf] for leaf in known if leaf in self.root}
+                if not roots:
                     tree = jax.tree.structure(example)
                     self.add(Root(jax.tree.unflatten(tree, [v.aval for v in known]), 0), known)
+                for root in roots if len(roots) == 1 else ():
+                    places = [self.number[leaf] - root.first if leaf in self.root else i for i, leaf in enumerate(known)]
+                    if root.count == len(known) and places == list(range(len(known))):
+                        self.add(root, known)  # that of a choice, with the leaves that it hands on
                 return
 
     def fields_of(self, owner: str, count: int) -> list[str]:
