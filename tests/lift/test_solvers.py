@@ -42,7 +42,7 @@ def test_tolerances_and_a_first_guess():
     def f(a, b, start):
         return cg(lambda u: a @ u, b, start, tol=1e-3, atol=1e-2)[0]
 
-    assert "cg(lambda u: a @ u, b, start, tol=0.001, atol=0.01)[0]" in written(f, A, B, B)
+    assert "lambda u: a @ u, b, start, tol=0.001, atol=0.01" in written(f, A, B, B)
 
 
 def test_a_product_of_the_authors_own():

@@ -276,3 +276,80 @@ def test_the_return_says_what_is_handed_on_where_nothing_reads_the_whole_record(
     source = text(rollout, jnp.eye(2), jax.random.key(0))
     assert "new, reward = env_step(env, w @ env.pos)" in source and "goal=env.goal" in source, source
     assert source.count("env.goal") == 2 and "fresh.goal" in source and "new.goal" in source
+
+
+# ---------------------------------------------------------------- what choices and loops give
+
+
+def rollout(env, actions):
+    return lax.scan(env_step, env, actions)
+
+
+def restarted(env, key):
+    done = env.done | (jnp.sum((env.pos - env.goal) ** 2) < 0.1)
+    fresh = lambda env: reset(key)._replace(goal=env.goal)  # noqa: E731
+    env = lax.cond(done, fresh, lambda env: env, env)
+    return env, done
+
+
+def episodes(env, actions, keys):
+    def episode(env, given):
+        actions, key = given
+        env, rewards = rollout(env, actions)
+        env, done = restarted(env, key)
+        return env, (rewards.sum(), done, env.goal)
+
+    return lax.scan(episode, env, (actions, keys))
+
+
+def test_a_function_that_gives_what_a_choice_or_a_loop_gives_has_the_whole_record():
+    keys = jax.random.split(jax.random.key(1), 3)
+    source = text(episodes, reset(jax.random.key(0)), jnp.ones((3, 5, 2)), keys)
+    lines = ("env, rewards = rollout(env, actions)", "env, done = restarted(env, key)", "return env, done")
+    for line in (*lines, "return env, (rewards.sum(), done, env.goal)"):
+        assert line in source, source
+
+
+class Fall(NamedTuple):
+    x: jax.Array
+    v: jax.Array
+    t: jax.Array
+    bounces: jax.Array
+
+
+def bounce(s):
+    return lax.cond(s.x < 0, lambda s: s._replace(x=-s.x, v=-0.8 * s.v, bounces=s.bounces + 1), lambda s: s, s)
+
+
+def settle(s, steps):
+    return lax.fori_loop(0, steps, lambda i, s: s._replace(v=0.5 * s.v), s)
+
+
+def test_a_choice_that_is_returned_where_it_stands():
+    def fall(s, dt):
+        def step(s, _):
+            s = s._replace(x=s.x + dt * s.v, v=s.v - 9.81 * dt, t=s.t + dt)
+            s = bounce(s)
+            return s, s.x
+
+        return lax.scan(step, s, length=9)
+
+    source = text(fall, Fall(jnp.float32(1), jnp.float32(0), jnp.float32(0), jnp.int32(0)), 0.1)
+    assert "def bounce(s):" in source and "s = bounce(" in source, source
+    assert "return lax.cond(s.x < 0.0, " in source, source
+
+
+def test_a_small_function_that_hands_fields_on_goes_back_into_its_caller():
+    """What it gives as it came, and no equation of it makes, is what the caller passed."""
+
+    def halved(s):
+        return s._replace(v=0.5 * s.v)
+
+    def f(x):
+        s = halved(settle(Fall(x, 2.0 * x, jnp.float32(0), jnp.int32(0)), 3))
+        return bounce(s), s.t
+
+    x = jnp.float32(-1.5)
+    written = untrace.decompile(f)(x)
+    given = getattr(written.module, written.name)(x)
+    assert all(map(np.array_equal, jax.tree.leaves(given), jax.tree.leaves(f(x)))) and "halved" not in written.source

@@ -105,6 +105,7 @@ class HandedFields:
         self._completed: set[Value] = set()
         self._given: list[_Given] = []
         self._read_now: dict[Equation, list[Atom]] = {}
+        self._taken: dict[tuple[Call, Atom], Value] = {}  # what a call reads now for another value
         self._pieces: dict[Region, list[Piece]] = {}
         self._origins: dict[Region, list[tuple[Value, tuple[Any, Any]]]] = {}
 
@@ -269,7 +270,8 @@ class HandedFields:
         output = Value(atom.aval, atom.hint if isinstance(atom, Value) and atom in piece.numbers else way[-1].name)
         origin = piece.scan.equations[piece.stop - 1].origin
         origin = origin.replace(primitive=HANDED, params={}, invars=[], outvars=[])
-        self._added.setdefault(piece.call, []).append(Equation(Primitive(HANDED), [atom], [output], {}, origin))
+        read = self._taken.get((piece.call, atom), atom)
+        self._added.setdefault(piece.call, []).append(Equation(Primitive(HANDED), [read], [output], {}, origin))
         self.ways[output] = piece.call, way
         return output
 
@@ -283,6 +285,7 @@ class HandedFields:
         else:
             self._replace(reader.scan.equations[reader.start : reader.stop], known, output)
             self._read_again(reader.call, known, output)
+            self._taken[reader.call, known] = output
 
     def _inputs(self, equation: Equation) -> list[Atom]:
         """What an equation will read: equations themselves are shared by the attempts to write a program."""

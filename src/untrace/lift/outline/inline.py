@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Local, Program, Value, walk_functions
+from untrace.ir.nodes import Cond, Equation, Function, Local, Program, Scan, Value, While, walk_functions
 from untrace.lift.outline.pieces import renamed
 
 _FEW = 2  # equations of a function of the author's that is called once
@@ -48,7 +48,7 @@ def _is_small(equation: Equation) -> bool:
     if not facts.called_once:
         return False
     if not is_librarys:
-        return size <= _FEW
+        return size <= _FEW and not any(type(e.callee) in (Scan, While, Cond) for e in body.equations)
     return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
 
 

@@ -9,7 +9,7 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Local, Scan, Value, functions_called
 
 _ADDITIONS = frozenset(("add_any", "add"))
-_LOOPS = frozenset(("scan", "while"))
+_WITH_BODIES = frozenset(("scan", "while", "cond"))
 
 
 def bodies_of_loops(functions: Sequence[Function]) -> dict[Function, tuple[Function, Equation]]:
@@ -24,11 +24,11 @@ def bodies_of_loops(functions: Sequence[Function]) -> dict[Function, tuple[Funct
 
 
 def weight(equation: Equation) -> int:
-    """How many equations a reader has to read for one: a loop is as long as its body, with the functions that were taken out
+    """How many equations a reader has to read for one: a loop or a choice is as long as its bodies, with the functions that were taken out
     of it."""
     if type(equation.callee) is Local:
         return max(1, sum(map(weight, equation.callee.body.equations)))
-    bodies = functions_called(equation) if equation.callee.name in _LOOPS else ()
+    bodies = functions_called(equation) if equation.callee.name in _WITH_BODIES else ()
     return 1 + sum(weight(e) for f in bodies for e in f.equations)
 
 

@@ -306,7 +306,7 @@ class Outliner(FunctionNames):
         # One forward part and one backward part read best in one place.
         if call.backward or saved > (0 if call.callee.library else _MOST_RESIDUALS):
             return False
-        size = weight if self._is_loop(first) else self._size(first)
+        size = self._size(first) if call.callee.library or self.differentiated else weight
         gives_tree = self._given(shape) == 1 and len(shape.results) >= LEAVES
         return (size > _SMALL or gives_tree) and self._given(shape) <= max(1, size // 4)
 
