@@ -463,3 +463,22 @@ def test_a_tree_that_calls_pass_of_several_is_called_after_none_of_them():
     graph = {"mask": jnp.ones(3), "degree": jnp.ones(3)}
     source = untrace.decompile(network)({"layer_0": layer, "layer_1": layer}, jnp.ones((3, 4)), graph).source
     assert "def message(layer, h, graph):" in source, source
+
+
+class Cloud(NamedTuple):
+    points: jax.Array
+    log_weights: jax.Array
+
+    def expectation(self, fn):
+        return jnp.sum(jnp.exp(self.log_weights) * fn(self.points)) / jnp.sum(jnp.exp(self.log_weights))
+
+
+def test_no_array_is_called_after_a_parameter_that_is_a_function():
+    def moments(points, log_weights):
+        moved = jnp.sin(points)
+        cloud = Cloud(moved, log_weights)
+        mean = cloud.expectation(lambda x: jnp.exp(0.5 * x))
+        return mean, Cloud(jnp.cos(moved), 2 * log_weights).expectation(lambda x: jnp.exp(0.5 * x))
+
+    source = untrace.decompile(moments)(jnp.ones(3), jnp.ones(3)).source
+    assert "def cloud_expectation(log_weights, moved):" in source, source

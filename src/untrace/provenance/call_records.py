@@ -67,11 +67,15 @@ class CallRecord:
     """The parameters that no traced array is in."""
     opaque: set[str] = field(default_factory=set)
     """The parameters that hold more than traced arrays and plain data: an array, a function, an object that is no pytree."""
+    functions: set[str] = field(default_factory=set)
+    """Those that are functions: what these close over is no argument."""
 
     def note(self, name: str, argument: Any) -> None:
         """Notes the leaves of an argument that are being traced, or that it is a number."""
         if type(argument) in (int, float):
             self.numbers[name] = argument
+        if isinstance(argument, FunctionType):
+            self.functions.add(name)
         leaves = jax.tree_util.tree_leaves_with_path(argument)
         if not any(jax_compat.is_tracer(leaf) for _, leaf in leaves):
             self.settings.add(name)
@@ -114,7 +118,8 @@ class CallRecord:
 
     def may_hold(self, name: str) -> bool:
         """Whether traced arrays may be in what a parameter was passed."""
-        return name in self.opaque or any(access.root == name for access in self._every())
+        is_open = name in self.opaque and name not in self.functions
+        return is_open or any(access.root == name for access in self._every())
 
     def _every(self) -> Iterator[Access]:
         return itertools.chain(self.variables.values(), *self.makers.values())
