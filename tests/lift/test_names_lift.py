@@ -474,11 +474,13 @@ class Cloud(NamedTuple):
 
 
 def test_no_array_is_called_after_a_parameter_that_is_a_function():
-    def moments(points, log_weights):
-        moved = jnp.sin(points)
-        cloud = Cloud(moved, log_weights)
-        mean = cloud.expectation(lambda x: jnp.exp(0.5 * x))
-        return mean, Cloud(jnp.cos(moved), 2 * log_weights).expectation(lambda x: jnp.exp(0.5 * x))
+    def moments(cloud, shifts):
+        def step(cloud, shift):
+            moved = jnp.sin(cloud.points + shift)
+            cloud = cloud._replace(points=moved)
+            return cloud, cloud.expectation(lambda x: jnp.exp(0.5 * x))
 
-    source = untrace.decompile(moments)(jnp.ones(3), jnp.ones(3)).source
-    assert "def cloud_expectation(log_weights, moved):" in source, source
+        return jax.lax.scan(step, cloud, shifts)
+
+    source = untrace.decompile(moments)(Cloud(jnp.ones(3), jnp.ones(3)), jnp.ones(5)).source
+    assert "expectation(log_weights, moved):" in source, source
