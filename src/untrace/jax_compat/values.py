@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -53,7 +53,7 @@ def is_ref(value: Any) -> bool:
     return isinstance(value, Ref)
 
 
-def is_shaped_array(aval: Any) -> bool:
+def is_shaped_array(aval: Any) -> TypeGuard[_core.ShapedArray]:
     return type(aval) is _core.ShapedArray  # jax.core dropped its public name for isinstance checks
 
 

@@ -70,7 +70,7 @@ def _check_body(body: Sequence[Statement], bound: set[str], outside: set[str], i
             bound.add(statement.name)
         elif isinstance(statement, Compound):
             for part in parts_of(statement):
-                if type(part) in (list, tuple):
+                if type(part) is list or type(part) is tuple:
                     bound.update(_words(getattr(statement, "target", "")))
                     _check_body(part, bound, outside, inside, function)
                 else:

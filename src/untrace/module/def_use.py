@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from untrace.python.names import Scope
-from untrace.python.statements import Assign, Compound, Def, Statement, Unpack
+from untrace.python.statements import Assign, Compound, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, along
 from untrace.python.walk import copied, nodes_of, rebuilt, slots_backwards
 
@@ -23,8 +23,8 @@ def bound_names(statement: Statement) -> Iterator[str]:
             yield from targets_of(node)
         elif type(node) is Lambda:
             yield from node.params
-        elif type(getattr(node, "target", None)) is str:
-            yield from re.findall(r"\w+", node.target)  # of a loop: `a, b`
+        elif isinstance(node, For):
+            yield from re.findall(r"\w+", node.target)  # `a, b`
 
 
 def substituted(node: Any, new: Mapping[str, Expr]) -> Any:

@@ -13,20 +13,25 @@ import os
 import textwrap
 import zipfile
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import TypeAlias
 
 import numpy as np
 
+from untrace.ir.types import Data
+
+# A helper routine: it computes what the written program has it for.
+_Helper: TypeAlias = Callable[..., Data]
 _NEEDS: dict[str, tuple[str, ...]] = {}
 _MODULES: dict[str, tuple[str, ...]] = {}
-_FUNCTIONS: dict[str, Any] = {}
+_FUNCTIONS: dict[str, FunctionType] = {}
 _LAST: dict[str, str] = {}
 _STATE: dict[str, tuple[str, ...]] = {}
 
 
 def helper(
     *modules: str, needs: tuple[str, ...] = (), last: str = "", state: tuple[str, ...] = (), target: str = ""
-) -> Callable[[Any], Any]:
+) -> Callable[[_Helper], _Helper]:
     """Registers a helper: the modules that its text uses, and the helpers that it calls.
 
     last: what it is called where it stands at the end of a module, out of the reader's way; "" where it comes first. state:
@@ -34,11 +39,13 @@ def helper(
     is asked for as `key` says then. (All on one line, which is left out of its text.)
     """
 
-    def register(function: Any) -> Any:
-        name = key(inspect.unwrap(function).__name__, target)
+    def register(function: _Helper) -> _Helper:
+        own = inspect.unwrap(function)
+        assert isinstance(own, FunctionType)
+        name = key(own.__name__, target)
         if name in _FUNCTIONS:
             raise ValueError(f"a second helper {name!r}: {function.__module__}")
-        _FUNCTIONS[name] = inspect.unwrap(function)
+        _FUNCTIONS[name] = own
         _MODULES[name] = modules
         _NEEDS[name] = needs
         _STATE[name] = state
@@ -62,7 +69,7 @@ def needs(name: str) -> tuple[str, ...]:
     return _NEEDS[name]
 
 
-def function(name: str) -> Any:
+def function(name: str) -> FunctionType:
     return _FUNCTIONS[name]
 
 

@@ -15,9 +15,10 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 import jax
+from jax.tree_util import DictKey, FlattenedIndexKey
 
 from untrace._identifiers import identifier
 from untrace._trees import is_namedtuple
@@ -30,7 +31,7 @@ DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 Path = tuple[str, ...]
 
 
-def is_plain_identifier(name: object) -> bool:
+def is_plain_identifier(name: object) -> TypeGuard[str]:
     """Whether `name` can stand in source as it is and mean itself.
 
     Python reads identifiers in NFKC form, so that `ﬁt` in source would ask for the attribute `fit`.
@@ -49,9 +50,9 @@ class Branches:
     """One level of a pytree: `kind` is the node's class, `data` its metadata."""
 
     kind: type
-    data: Any
-    keys: tuple[Any, ...]
-    children: tuple[Any, ...]
+    data: object
+    keys: tuple[object, ...]
+    children: tuple[PyTree, ...]
 
 
 def branches(node: PyTree) -> Branches | None:
@@ -144,7 +145,7 @@ class _Label:
         return self
 
 
-def labelled(example: PyTree) -> tuple[Any, bool]:
+def labelled(example: PyTree) -> tuple[PyTree, bool]:
     """(the example with a distinct object for each leaf, whether its leaves are distinct)."""
     leaves, treedef = jax.tree.flatten(example)
     labels = [_Label(hasattr(leaf, "shape")) for leaf in leaves]
@@ -186,10 +187,11 @@ def access(node: PyTree, expr: Expr, level: Branches, distinct: bool) -> list[tu
 
 
 def _candidates(
-    node: PyTree, expr: Expr, level: Branches, index: int, key: Any, child: PyTree
+    node: PyTree, expr: Expr, level: Branches, index: int, key: object, child: PyTree
 ) -> Iterator[tuple[Expr, PyTree]]:
     """(expression, what it gives) for ways to reach one child, most natural first."""
     if isinstance(node, DICTS):
+        assert isinstance(key, (DictKey, FlattenedIndexKey))
         written = key_source(key.key)
         if written is not None:
             yield Subscript(expr, written), node[key.key]
@@ -225,7 +227,7 @@ def _candidates(
 
 
 def _attribute_names(node: PyTree, key: object, child: PyTree) -> Iterator[str]:
-    name: Any = getattr(key, "name", None)
+    name = getattr(key, "name", None)
     if is_plain_identifier(name):
         yield name
     # Classes that give JAX no key (BCOO, Partial) mostly keep a child in an attribute.

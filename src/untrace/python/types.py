@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,7 +156,7 @@ class Type:
         return f"a {kind} of {self.count} arrays"
 
 
-def array_type(aval: Any) -> Type:
+def array_type(aval: Aval) -> Type:
     """The type of one value: `f32[8,3]`, `key<fry>[]`; of a tuple, those of its parts."""
     if type(aval) is TupleType:
         return Type("tuple", parts=tuple(("", array_type(part)) for part in aval.parts))
@@ -177,7 +177,7 @@ def tree_type(example: PyTree, avals: Sequence[Aval], names: Sequence[str] = ())
     return _tree_type(tree, rest)[0]
 
 
-def _tree_type(node: PyTree, rest: Any) -> tuple[Type, str]:
+def _tree_type(node: PyTree, rest: Iterator[tuple[Aval, str]]) -> tuple[Type, str]:
     """(the type, the author's name of a leaf)."""
     level = branches(node)
     if level is None:
@@ -195,7 +195,7 @@ def _tree_type(node: PyTree, rest: Any) -> tuple[Type, str]:
         keys = given if all(given) and len(set(given)) == len(given) else [""] * len(found)
     else:
         kind = kind if is_plain_identifier(kind) else ""
-        words: list[Any] = [getattr(key, "name", None) for key in level.keys]
+        words = [getattr(key, "name", None) for key in level.keys]
         fields = getattr(node, "_fields", ())
         if len(fields) == len(words):
             words = list(fields)
@@ -237,7 +237,7 @@ def ways_type(ways: Sequence[Sequence[tuple[str, str, int]]], avals: Sequence[Av
     return Type("dict", parts=tuple(sorted(parts, key=lambda pair: pair[0])))
 
 
-def _part_at(example: PyTree, step: tuple[str, str, int]) -> Any:
+def _part_at(example: PyTree, step: tuple[str, str, int]) -> PyTree:
     """The part of a tree that one step leads to; None where that is not known."""
     try:
         return getattr(example, step[1]) if step[0] == "attribute" else example[ast.literal_eval(step[1])]

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from untrace import jax_compat
+from untrace.ir.types import Data, DType
 from untrace.python.tree import UNARY, Attribute, Call, Dict, Expr, List, Star, Subscript, Text, Tuple, quoted
 
 SMALL_BYTES = 1024
@@ -108,8 +109,9 @@ class Values:
             return self.path_to(value)
         raise Unwritable(f"a {type(value).__module__}.{type(value).__qualname__} has no source form")
 
-    def dataclass(self, value: Any) -> Expr:
+    def dataclass(self, value: object) -> Expr:
         """`Class(field=..., ...)`, the fields that have their defaults left out."""
+        assert dataclasses.is_dataclass(value)
         kwargs = []
         for field in dataclasses.fields(value):
             given = getattr(value, field.name)
@@ -153,7 +155,7 @@ class Values:
                 return Text(f"np.{kind}({text})")
         return Subscript(self.array(array), Tuple(()))
 
-    def scalar(self, value: Any, dtype: Any, weak: bool) -> Expr:
+    def scalar(self, value: Data, dtype: DType, weak: bool) -> Expr:
         """A literal of a jaxpr: a Python number where JAX would give it this dtype (weakly), else a NumPy scalar."""
         array = np.asarray(value)
         if weak:
@@ -224,7 +226,7 @@ class Values:
         parts = [part for a in array if (part := self._items(a)) is not None]
         return List(parts) if len(parts) == len(array) else None
 
-    def _element(self, value: Any, dtype: np.dtype) -> Expr | None:
+    def _element(self, value: np.generic | np.ndarray, dtype: np.dtype) -> Expr | None:
         """One array element as a Python number, or None where `np.array([it], dtype)` would have other bits."""
         text = number_text(value)
         if text is None:
@@ -291,7 +293,7 @@ def complex_text(number: complex) -> str | None:
     return None
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> complex:
     if text in ("True", "False"):
         return text == "True"
     for parse in (int, float):
@@ -320,7 +322,7 @@ def _int(values: Values, value: int) -> Expr:
 
 
 @writes(float, complex)
-def _float(values: Values, value: Any) -> Expr:
+def _float(values: Values, value: complex) -> Expr:
     if not np.all(np.isfinite(value)):
         if type(value) is float:
             return Text('float("nan")' if value != value else f'float("{value}")')

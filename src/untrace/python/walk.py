@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from untrace.python.statements import Assign, Parameter, Statement
 from untrace.python.tree import Binary, Call, Expr, Name, Text
 
+Node: TypeAlias = Expr | Statement | Parameter
+T = TypeVar("T")
 _NODES = (Expr, Statement, Parameter)
 _SLOTS: dict[type, tuple[str, ...]] = {}
 # Slots that say nothing of what a node computes.
@@ -44,7 +46,7 @@ def is_node(value: object) -> bool:
     return isinstance(value, _NODES)
 
 
-def parts_of(node: object) -> list[Any]:
+def parts_of(node: object) -> list[object]:
     """What a node is made of, nodes and others."""
     return [getattr(node, slot, None) for slot in slots_of(node)]
 
@@ -61,7 +63,7 @@ def slots_backwards(value: object) -> tuple[str, ...] | None:
     return _BACKWARDS[kind]
 
 
-def nodes_of(node: object) -> Iterator[Any]:
+def nodes_of(node: object) -> Iterator[Node]:
     """A node and all inside it, each before what it is made of."""
     stack: list[Any] = [node]
     known = _BACKWARDS
@@ -109,7 +111,7 @@ def holds(node: object, kind: type) -> bool:
     return False
 
 
-def copied(node: object) -> Any:
+def copied(node: T) -> T:
     """A copy of a node, made of the same (what `copy.copy` gives, in a third of the time)."""
     kind = type(node)
     slots = _ALL.get(kind)
@@ -119,7 +121,7 @@ def copied(node: object) -> Any:
         slots = _ALL[kind] = () if hasattr(node, "__dict__") else tuple(dict.fromkeys(every))
     if not slots:
         return copy.copy(node)
-    made = object.__new__(kind)
+    made: T = object.__new__(kind)
     for slot in slots:
         if hasattr(node, slot):
             setattr(made, slot, getattr(node, slot))
@@ -129,7 +131,7 @@ def copied(node: object) -> Any:
 _ALL: dict[type, tuple[str, ...]] = {}  # by type, the slots of a node, the silent ones among them
 
 
-def rebuilt(node: object, change: Callable[[object], object]) -> Any:
+def rebuilt(node: T, change: Callable[[object], object]) -> T:
     """A node with `change` made to what it is made of; the node itself where that changes nothing."""
     made = node
     known = _BACKWARDS
@@ -149,12 +151,12 @@ def rebuilt(node: object, change: Callable[[object], object]) -> Any:
     return made
 
 
-def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+def _changed(value: object, change: Callable[[object], object]) -> object:
     kind = type(value)
     if (_BACKWARDS[kind] if kind in _BACKWARDS else slots_backwards(value)) is not None:
         return change(value)
-    if kind is list or kind is tuple:
+    if type(value) is list or type(value) is tuple:
         items = [_changed(item, change) for item in value]
         if any([a is not b for a, b in zip(items, value, strict=True)]):
-            return kind(items)
+            return type(value)(items)
     return value

@@ -173,14 +173,13 @@ def _beside(module: ModuleWriter, entry: PytreeEntry) -> Iterator[Expr]:
         yield Call("_beside", [string(word) for word in around.words], options)
 
 
-def _of_parameters(
-    module: ModuleWriter, statements: Sequence[Statement], signature: Signature
-) -> Mapping[str, Name]:
+def _of_parameters(module: ModuleWriter, statements: Sequence[Statement], signature: Signature) -> Mapping[str, Name]:
     """The parameters that numbers are, by the module's names for these, where no other function has them."""
     elsewhere = {n.id for n in nodes_of([module.definitions, module.constants]) if type(n) is Name}
     inside = list(nodes_of(list(statements)))
     bound = {name for n in inside if isinstance(n, Statement) for name in bound_names(n)}
-    bound.update(p if type(p) is str else p.name for n in inside if type(n) in (Def, Lambda) for p in n.params)
+    bound.update(p.name for n in inside if type(n) is Def for p in n.params)
+    bound.update(p for n in inside if type(n) is Lambda for p in n.params)
     settings = {n.name: n.value for n in nodes_of(list(signature.checks)) if type(n) is Setting}
     found: dict[str, Name] = {}
     for name in {p.name for p in signature.parameters}.difference(bound) & settings.keys():

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.tree_util import DictKey
 
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
@@ -205,7 +206,7 @@ class _Builder:
         children = [self.read(child) for child in level.children]
         node = _Node(value, level, children, sum(child.count for child in children))
         if type(value) in DICTS:
-            parts = [key.key for key in level.keys]
+            parts: list[object] = [key.key for key in level.keys if isinstance(key, DictKey)]
             if type(value) is collections.defaultdict:
                 parts.append(value.default_factory)
             node.plain_itself = self._can_write(parts)

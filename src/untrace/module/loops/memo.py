@@ -150,11 +150,11 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
     return tuple(found)
 
 
-def _children(node: object) -> Iterator[Any]:
+def _children(node: object) -> Iterator[object]:
     stack = list(reversed(parts_of(node)))
     while stack:
         value = stack.pop()
-        if type(value) in (list, tuple):
+        if type(value) is list or type(value) is tuple:
             stack.extend(reversed(value))
         elif value is not None:
             yield value if type(value) is str or hasattr(value, "flat") else repr(value)

@@ -215,8 +215,7 @@ class _Roller:
 
     def _read_names(self, body: Sequence[Statement]) -> None:
         for node in nodes_of(self.definition):
-            kind = type(node)
-            if kind is Name:
+            if type(node) is Name:
                 self.taken.add(node.id)
                 leaf, author = node.symbol.leaf, node.symbol.author
                 if leaf is not None and leaf.steps:
@@ -232,7 +231,7 @@ class _Roller:
                 self.taken.update(targets_of(node))
             elif type(node) is Def:
                 self.taken.update([node.name, *[p.name for p in node.params]])
-            elif type(getattr(node, "target", None)) is str:
+            elif isinstance(node, For):
                 self.taken.update(re.findall(r"\w+", node.target))
 
     def _note_keys(self, leaf: Leaf) -> None:

@@ -71,7 +71,7 @@ class _Unfolder:
         if type(node) is Lambda or not is_node(node):
             return node
         made = rebuilt(node, self._taken_out)
-        if type(made) in (Call, Binary) and head_of(node) in self.heads:
+        if (type(made) is Call or type(made) is Binary) and head_of(node) in self.heads:
             word = self.named.get(key_of(made, self.local))
             if word is None and made is not node:
                 word = self.named.get(key_of(node, self.local))

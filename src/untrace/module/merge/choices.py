@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard, overload
 
 from untrace.module.access_paths import Leaf
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Statement, Unpack
@@ -78,7 +78,9 @@ class Let(Expr):
 
     def called(self, name: str) -> Let:
         """The same with another name."""
-        return Let(name, self.value, renamed(self.body, {self.name: name}))
+        body = renamed(self.body, {self.name: name})
+        assert isinstance(body, Choice)
+        return Let(name, self.value, body)
 
     def flat(self) -> str:
         return f"({self.name} := {self.value.flat()}; {self.body.flat()})"
@@ -95,30 +97,37 @@ def is_constant(expr: Expr) -> bool:
     return type(expr) is Text or type(expr) is Unary and is_constant(expr.value)
 
 
-def renamed(node: object, names: Mapping[str, str]) -> Any:
+@overload
+def renamed(node: Expr, names: Mapping[str, str]) -> Expr: ...
+@overload
+def renamed(node: Statement, names: Mapping[str, str]) -> Statement: ...
+def renamed(node: object, names: Mapping[str, str]) -> object:
     """A copy, down to all that it is made of, with other names of variables."""
 
     def word(text: str) -> str:
         return _WORD.sub(lambda m: names.get(m[0], m[0]), text)
 
-    def change(node: object) -> Any:
+    def name(node: Name) -> Name:
+        return Name(names[node.id], node.symbol) if node.id in names else node
+
+    def change(node: object) -> object:
         if type(node) is Name:
-            return Name(names[node.id], node.symbol) if node.id in names else node
+            return name(node)
         made = rebuilt(node, change)
         made = copied(node) if made is node else made
-        if type(node) is Named:
-            made.use = change(node.use)
-        elif type(node) is Let:
-            made.name = names.get(node.name, node.name)
-        elif type(node) is Call and type(node.func) is str:
-            made.func = names.get(node.func, node.func)
-        elif type(node) in (Assign, Unpack):
+        if type(made) is Named:
+            made.use = name(made.use)
+        elif type(made) is Let:
+            made.name = names.get(made.name, made.name)
+        elif type(made) is Call and type(made.func) is str:
+            made.func = names.get(made.func, made.func)
+        elif type(made) is Assign or type(made) is Unpack:
             made.targets = [word(t) if type(t) is str else t for t in made.targets]
-        elif type(node) is For:
-            made.target = word(node.target)
-        elif type(node) is Lambda:
-            made.params = [word(p) for p in node.params]
-        elif type(node) is Def:
+        elif type(made) is For:
+            made.target = word(made.target)
+        elif type(made) is Lambda:
+            made.params = [word(p) for p in made.params]
+        elif type(made) is Def and type(node) is Def:
             made.name = names.get(node.name, node.name)
             made.params = [dataclasses.replace(p, name=names.get(p.name, p.name)) for p in node.params]
         return made
@@ -126,10 +135,10 @@ def renamed(node: object, names: Mapping[str, str]) -> Any:
     return change(node)
 
 
-def bound_in(statement: Any) -> list[str]:
+def bound_in(statement: object) -> list[str]:
     """The names that a statement gives."""
-    if type(statement) in (Assign, Unpack):
-        return [w for t in statement.targets for w in _WORD.findall(t if type(t) is str else t.flat())]
+    if type(statement) is Assign or type(statement) is Unpack:
+        return [w for t in statement.targets for w in _WORD.findall(t if isinstance(t, str) else t.flat())]
     if type(statement) is For:
         return [*_WORD.findall(statement.target), *[n for s in statement.body for n in bound_in(s)]]
     if type(statement) is Def:
@@ -164,14 +173,14 @@ def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Stat
     held: dict[str, Assign] = {}
     found: list[Statement] = []
 
-    def change(node: object) -> Any:
+    def change(node: object) -> object:
         if type(node) is Name:
             statement = held.pop(node.id, None)
             return node if statement is None else Named(node, statement.value, statement)
         return rebuilt(node, change)
 
     for statement in body:
-        made = statement if type(statement) in (For, Def, Lines) else change(statement)
+        made = statement if type(statement) in (For, Def, Lines) else rebuilt(statement, change)
         target = made.targets[0] if type(made) is Assign and len(made.targets) == 1 else None
         if type(made) is Assign and type(target) is str and read[target] == 1 and target not in kept:
             held[target] = made
@@ -180,7 +189,11 @@ def inlined(body: Sequence[Statement], names: Collection[str] = ()) -> list[Stat
     return found
 
 
-def bare(expr: object) -> Any:
+@overload
+def bare(expr: Expr) -> Expr: ...
+@overload
+def bare(expr: object) -> object: ...
+def bare(expr: object) -> object:
     return expr.value if type(expr) is Named else expr
 
 
@@ -206,8 +219,10 @@ def parts_of(statement: object) -> Counter[str]:
             found["".join(step[1] for step in node.steps)] += 1
         elif type(node) is Call and type(node.func) is str:
             found[node.func] += 1
-        elif type(node) in (Text, Attribute):
-            found[node.text if type(node) is Text else node.name] += 1
+        elif type(node) is Text:
+            found[node.text] += 1
+        elif type(node) is Attribute:
+            found[node.name] += 1
         elif type(node) is Binary:
             found[node.op] += 1
         elif type(node) is Choice:
@@ -217,9 +232,9 @@ def parts_of(statement: object) -> Counter[str]:
     return found
 
 
-def parts_below(node: object) -> list[Any]:
+def parts_below(node: object) -> list[Expr | Statement]:
     """The nodes that a node is made of."""
-    found: list[Any] = []
+    found: list[Expr | Statement] = []
     stack = [getattr(node, slot, None) for slot in reversed(slots_of(node))]
     while stack:
         value = stack.pop()
@@ -230,21 +245,22 @@ def parts_below(node: object) -> list[Any]:
     return found
 
 
-def below(node: object, depth: int) -> list[Any]:
+def below(node: object, depth: int) -> list[Expr | Statement]:
     """The parts of a node, and theirs, the nearest first."""
-    found: list[Any] = []
-    level = [node]
+    found: list[Expr | Statement] = []
+    level: list[object] = [node]
     for _ in range(depth):
-        level = [p for n in map(bare, level) if type(n) is not Choice for p in parts_below(n)]
-        found += level
+        parts = [p for n in map(bare, level) if type(n) is not Choice for p in parts_below(n)]
+        found += parts
+        level = [*parts]
     return found
 
 
-def with_part(node: object, place: object, value: Expr) -> Any:
-    def change(node: object) -> Any:
+def with_part(node: Expr, place: object, value: Expr) -> Expr:
+    def change(node: object) -> object:
         return value if node is place else rebuilt(node, change)
 
-    return change(node)
+    return value if node is place else rebuilt(node, change)
 
 
 def free(word: str, taken: set[str]) -> str:
@@ -260,11 +276,11 @@ def free(word: str, taken: set[str]) -> str:
 # ---------------------------------------------------------------- sizes
 
 
-def shapes_in(body: Sequence[Any]) -> dict[str, Expr]:
+def shapes_in(body: Sequence[Statement]) -> dict[str, Expr]:
     """Names that are sizes of an array: {"length": `x.shape[1]`}."""
     found: dict[str, Expr] = {}
     for statement in body:
-        if type(statement) not in (Assign, Unpack):
+        if type(statement) is not Assign and type(statement) is not Unpack:
             continue
         value, targets = statement.value, bound_in(statement)
         if type(value) is Attribute and value.name == "shape" and len(targets) > 1:
@@ -278,7 +294,7 @@ def is_size(value: object) -> TypeGuard[Subscript]:
     return type(value) is Subscript and type(value.value) is Attribute and value.value.name == "shape"
 
 
-def sizes_in_full(args: Sequence[object], known: Mapping[str, Expr]) -> list[Expr]:
+def sizes_in_full(args: Sequence[Expr], known: Mapping[str, Expr]) -> list[Expr]:
     found: list[Expr] = []
     for arg in args:
         arg = bare(arg)

@@ -271,7 +271,7 @@ class Emission:
     def _is_ready(self, value: Expr, given: Mapping[str, Variants], always: set[str]) -> bool:
         """Whether a result that only some callers look at can be computed in all variants."""
         every = self.woven.variants
-        inside = {n.name for n in nodes_of(value) if type(n) in (Named, Let)}
+        inside = {n.name for n in nodes_of(value) if isinstance(n, (Named, Let))}
         if any(type(n) is Choice for n in nodes_of(value)):
             return False
         for name in set(names_in(value)) - always - inside:

@@ -393,7 +393,7 @@ def _takes_apart(statement: Statement, name: str) -> TypeGuard[Assign | Unpack]:
     return isinstance(statement, (Assign, Unpack)) and type(statement.value) is Name and statement.value.id == name
 
 
-def _is_code(node: object) -> bool:
+def _is_code(node: object) -> TypeGuard[Text]:
     """Whether a node is a piece of text that is no string."""
     return type(node) is Text and node.text[:1] not in ("'", '"')
 

@@ -422,12 +422,11 @@ def mentioned_in(statement: Statement) -> set[str]:
     """What may be names of functions in a statement."""
     found: set[str] = set()
     for node in nodes_of(statement):
-        kind = type(node)
-        if kind is Name:
+        if type(node) is Name:
             found.add(node.id)
-        elif kind is Text:
+        elif type(node) is Text:
             found.add(node.text)
-        elif kind is Call and type(node.func) is str:
+        elif type(node) is Call and type(node.func) is str:
             found.add(node.func)
     return found
 

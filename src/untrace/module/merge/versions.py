@@ -157,7 +157,7 @@ class _United:
         """(the statement that binds what a call gives, None where the call stands in an expression; the call)."""
         names = {d.name for d in members}
         bodies = [*self.module.definitions, *self.entry]
-        whole = {s.value: s for s in nodes_of(bodies) if type(s) in (Assign, Unpack, Return)}
+        whole = {s.value: s for s in nodes_of(bodies) if type(s) is Assign or type(s) is Unpack or type(s) is Return}
         calls = [n for n in nodes_of(bodies) if type(n) is Call and type(n.func) is str and n.func in names]
         return [(whole.get(call), call) for call in dict.fromkeys(calls)]
 

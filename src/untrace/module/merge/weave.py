@@ -405,7 +405,7 @@ class _Weaving(AntiUnifier):
         self.depth += 1
         for _, _, here, there in sorted(pairs, key=lambda p: p[:2])[:_MOST_PAIRS]:
             found = self.merged(here, there)
-            name = next((n.name for n in (here, there, found) if type(n) in (Named, Let)), UNNAMED)
+            name = next((n.name for n in (here, there, found) if isinstance(n, (Named, Let))), UNNAMED)
             value = found.value if type(found) is Named else found
             around = with_part(mine, here, Name(name)), with_part(theirs, there, Name(name))
             made = Let(name, value, Choice([(self.base.variants, around[0]), (self.own, around[1])]))

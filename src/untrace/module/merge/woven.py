@@ -59,7 +59,7 @@ class Woven:
         every = [s for _, s in self.body] + [e for e, _ in self.results]
         found = {p[0] for p in self.params} | {n for _, s in self.body for n in bound_in(s)}
         found |= {p for n in nodes_of(every) if type(n) is Lambda for p in n.params}
-        return found | {n.name for n in nodes_of(every) if type(n) in (Named, Let)}
+        return found | {n.name for n in nodes_of(every) if isinstance(n, (Named, Let))}
 
     def unfolded(self, names: Collection[str]) -> Woven:
         """A copy where values of these names are given before they are used."""
