@@ -13,7 +13,7 @@ from typing import TypeAlias
 from untrace.ir.said import SaidNumber
 from untrace.ir.trees import BodyTrees, Tree
 from untrace.ir.types import Jaxpr, Origin, PyTree, Variable
-from untrace.ir.values import Atom, Constant, Value
+from untrace.ir.values import Constant, Literal, Value
 from untrace.provenance.call_records import Access
 from untrace.provenance.sites import Frame
 
@@ -169,7 +169,7 @@ class FunctionFacts:
     together: Sequence[list[int]] | None = None
     """Places of parameters that are neighbours in one tree at every turn of a loop over it; None where it stands in none."""
 
-    words: Sequence[tuple[Atom, str]] = ()
+    words: Sequence[tuple[Literal | Constant, str]] = ()
     """What the author calls the numbers and arrays in which variants of it differ."""
 
     uneven: bool = False

@@ -14,8 +14,8 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Protocol, overload
 
 import jax
 
@@ -67,7 +67,7 @@ def reach(example: PyTree, root: Expr) -> list[Leaf] | None:
 
 
 # An inner node of a tree: (the way there, the node, the ways to all its leaves, the number of its first leaf).
-Node = tuple[tuple[Step, ...], Any, list[tuple[Step, ...]], int]
+Node = tuple[tuple[Step, ...], PyTree, list[tuple[Step, ...]], int]
 
 
 def reach_nodes(example: PyTree) -> list[Node] | None:
@@ -127,6 +127,10 @@ def _split(expr: Expr, count: int = 0) -> tuple[Name | None, tuple[Step, ...]]:
 # ---------------------------------------------------------------- sub-trees as arguments
 
 
+# Parameters that are leaves of one tree: their places, the ways to them from the tree.
+Pack = tuple[list[int], list[Way]]
+
+
 class Layout:
     """How the parameters of a local function are grouped: `packs` are (places of parameters, ways to them from the tree).
 
@@ -141,10 +145,14 @@ class Layout:
         self.names = names
         self.examples: dict[int, PyTree] = {}
 
-    def trees(self, operands: Sequence[Leaf | None], without: int | None = None) -> list[Any] | None:
+    @overload
+    def trees(self, operands: Sequence[Leaf | None]) -> list[Leaf] | None: ...
+    @overload
+    def trees(self, operands: Sequence[Leaf | None], without: int | None) -> list[Leaf | None] | None: ...
+    def trees(self, operands: Sequence[Leaf | None], without: int | None = None) -> Sequence[Leaf | None] | None:
         """The sub-tree for each pack, where these operands are grouped in the same way; else None. `without`: the pack that
         does not matter."""
-        found: list[Any] = []
+        found: list[Leaf | None] = []
         for number in range(len(self.packs)):
             tree = None if number == without else self.tree(number, operands)
             if tree is None and number != without:
@@ -172,7 +180,14 @@ class Layout:
         return Layout([self.packs[i] for i in kept], names)
 
 
-def layout_of(module: Any, body: Function, operands: Sequence[Leaf | None], kept: bool = True) -> Layout:
+class Grouped(Protocol):
+    """A module, as far as it says how parameters are grouped."""
+
+    layouts: dict[Function, Layout]
+    agreed: Mapping[Function, Layout]
+
+
+def layout_of(module: Grouped, body: Function, operands: Sequence[Leaf | None], kept: bool = True) -> Layout:
     """The layout of a local function, chosen where it is called first. kept: whether this call may choose it."""
     found = module.layouts.get(body)
     if found is None:
@@ -204,7 +219,9 @@ def grouping_of(body: Function) -> Grouping | None:
     return Grouping(packs, names if packs else None)
 
 
-def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None], grouped: Collection[int] = ()) -> list[Any]:
+def packs_of(
+    module: Grouped, body: Function, operands: Sequence[Leaf | None], grouped: Collection[int] = ()
+) -> list[Pack]:
     """How these operands of a call are grouped. grouped: the places of those that are already."""
     packs = _author_packs(body, operands)
     for word, tree in body.facts.author_trees:  # which a call puts together where it has no name for it
@@ -222,18 +239,17 @@ def packs_of(module: Any, body: Function, operands: Sequence[Leaf | None], group
     if body.facts.together is not None:
         left = [[p for p in places if p not in packed] for places in body.facts.together]
         return [*packs, *[pack for places in left if places for pack in _whole(places, operands)]]
-    roots: dict[str, list[int]] = {}
+    roots: dict[str, dict[int, Leaf]] = {}
     for place, leaf in enumerate(operands):
         if leaf is not None and place not in packed and not _is_whole(body, place):
-            roots.setdefault(leaf.root.id, []).append(place)
+            roots.setdefault(leaf.root.id, {})[place] = leaf
     same = body.facts.same
-    of: Sequence[Any] = operands
-    for places in roots.values():
+    for leaves in roots.values():
         # A function that passes on all that it took as one tree passes that tree.
-        whole = of[places[0]].root.symbol.leaves == len(places)
-        several = body.facts.is_one_of_several or body.facts.calls > 1 and not all(place in same for place in places)
+        whole = next(iter(leaves.values())).root.symbol.leaves == len(leaves)
+        several = body.facts.is_one_of_several or body.facts.calls > 1 and not all(place in same for place in leaves)
         shared = several and not whole
-        packs.extend(_packs(places, operands, 0, shared))
+        packs.extend(_packs(leaves, 0, shared))
     return packs
 
 
@@ -394,34 +410,34 @@ def _is_below(leaf: Leaf, tree: Leaf) -> bool:
     return leaf.root.id == tree.root.id and len(leaf.steps) > size and leaf.steps[:size] == tree.steps
 
 
-def _whole(places: list[int], operands: Sequence[Leaf | None]) -> list[Any]:
+def _whole(places: list[int], operands: Sequence[Leaf | None]) -> list[Pack]:
     """The pack of leaves that are the whole of one list, or have keys of their own in it."""
-    leaves = [leaf for p in places if (leaf := operands[p]) is not None]
-    if len(leaves) < len(places) or len({leaf.root.id for leaf in leaves}) > 1:
+    leaves = {p: leaf for p in places if (leaf := operands[p]) is not None}
+    if len(leaves) < len(places) or len({leaf.root.id for leaf in leaves.values()}) > 1:
         return []
-    found = _packs(places, operands, 0, False)
+    found = _packs(leaves, 0, False)
     steps = {way[0] for _, ways in found for way in ways}
     numbered = [step for step in steps if step[1].isdecimal()]
     return found if all(count == len(steps) for _, _, count in numbered) else []
 
 
-def _packs(places: list[int], operands: Sequence[Any], depth: int, shared: bool) -> list[Any]:
-    if len(places) < 2:
+def _packs(leaves: Mapping[int, Leaf], depth: int, shared: bool) -> list[Pack]:
+    if len(leaves) < 2:
         return []
-    ways = [operands[p].steps for p in places]
+    ways = [leaf.steps for leaf in leaves.values()]
     common = depth
     while all(len(w) > common for w in ways) and len({w[common] for w in ways}) == 1:
         common += 1
     if common == 0 and shared:
         # What the calls of a shared function have in common lies further down.
-        parts: dict[tuple[Step, ...], list[int]] = {}
-        for place, way in zip(places, ways, strict=True):
-            if way:
-                parts.setdefault(way[:1], []).append(place)
-        return [pack for part in parts.values() for pack in _packs(part, operands, 1, shared)]
+        parts: dict[tuple[Step, ...], dict[int, Leaf]] = {}
+        for place, leaf in leaves.items():
+            if leaf.steps:
+                parts.setdefault(leaf.steps[:1], {})[place] = leaf
+        return [pack for part in parts.values() for pack in _packs(part, 1, shared)]
     if any(len(w) == common for w in ways):
         return []
-    return [(places, [w[common:] for w in ways])]
+    return [(list(leaves), [w[common:] for w in ways])]
 
 
 def rows(
@@ -453,9 +469,9 @@ def rows(
 _plain_key = functools.lru_cache(4096)(ast.literal_eval)  # the same few keys in every layer
 
 
-def plain_way(leaf: Leaf) -> tuple[tuple[str, Any], ...]:
+def plain_way(leaf: Leaf) -> tuple[tuple[str, Hashable], ...]:
     """The steps to a leaf with plain keys: ("item", "w"), ("item", 0), ("attribute", "mu")."""
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, Hashable]] = []
     for kind, text, _ in leaf.steps:
         try:
             found.append((kind, _plain_key(text) if kind == "item" else text))

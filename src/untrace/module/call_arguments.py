@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import jax
 
@@ -24,13 +23,14 @@ from untrace.lift.naming.words import clean
 from untrace.module.access_paths import last_word, plain_way, reach
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.interface.writing import Writer
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, argument_words, function_hint, hint_of, put_definition
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
 from untrace.python.statements import Def, Parameter, Return, Unpack, Unpacked, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol, Tuple
-from untrace.python.types import array_type, tree_type
+from untrace.python.types import Type, array_type, tree_type
 
 Path = tuple[int | str, ...]  # into what a call gives
 
@@ -60,7 +60,7 @@ def arguments_of(signature: CallSignature, body: Function) -> list[Argument]:
 
 
 def function_of(
-    w: Any,
+    w: Writer,
     equation: Equation,
     operands: Sequence[Expr],
     body: Function,
@@ -86,10 +86,10 @@ def function_of(
         scope.claim_parameter(own_name)
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):
             scope.claim_closed_over(word)
-        inner = type(w)(w.module, scope).inside(w)
+        inner = w.nested(scope)
         inner.names.update(closed)
     params: list[Parameter] = []
-    types: list[tuple[str, Any]] = []
+    types: list[tuple[str, Type]] = []
     leaves: list[tuple[Value, Leaf]] = []
     for argument in arguments:
         values = [body.params[p] for p in argument.places]
@@ -160,7 +160,7 @@ def _body_text(definition: Def) -> str:
     return "\n".join(definition.lines("")).partition("(")[2]
 
 
-def given_to(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
+def given_to(w: Writer, argument: Argument, operands: Sequence[Expr]) -> Expr:
     """The operand for an argument: the tree with these leaves, or one that is put together here."""
     if is_leaf(argument.example):
         return operands[0]
@@ -168,7 +168,7 @@ def given_to(w: Any, argument: Argument, operands: Sequence[Expr]) -> Expr:
 
 
 def passed(
-    w: Any, operands: Sequence[Expr], arguments: Sequence[Argument], signature: CallSignature
+    w: Writer, operands: Sequence[Expr], arguments: Sequence[Argument], signature: CallSignature
 ) -> tuple[list[Expr], list[tuple[str, Expr]]]:
     """What a function is called with, by place and by name: also those arguments that have no leaves."""
     names = [*range(len(signature.args[0])), *sorted(signature.args[1])]
@@ -178,7 +178,7 @@ def passed(
 
 
 def bind_result(
-    w: Any,
+    w: Writer,
     equation: Equation,
     call: Expr,
     out: PyTree,
@@ -211,7 +211,7 @@ def bind_result(
 
 
 def _bound(
-    w: Any,
+    w: Writer,
     part: PyTree,
     path: Path,
     outputs: Iterator[Value | None],

@@ -20,7 +20,6 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from jax import lax
 
@@ -28,7 +27,7 @@ from untrace._identifiers import identifier
 from untrace.module.writer import ModuleWriter
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
 from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Star, Text
-from untrace.python.walk import nodes_of
+from untrace.python.walk import Node, nodes_of
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _LEAST_SAVED = 20  # tokens, below which a helper is one more thing to look up
@@ -49,8 +48,8 @@ def share_calls(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Gives `module` helpers for its long repeated calls. others: its definitions that are not in its list."""
     if "lax" not in module.modules:
         return
-    groups: dict[Any, list[Call]] = {}
-    backward: set[Any] = set()  # what stands in statements that compute cotangents
+    groups: dict[_Key, list[Call]] = {}
+    backward: set[Node] = set()  # what stands in statements that compute cotangents
     seen: set[Call] = set()
     for statement in [*module.definitions, *others]:
         for node in nodes_of(statement):
@@ -100,7 +99,11 @@ def _named_function(expr: Expr, labels: set[str]) -> Expr:
     return Text(call.func) if same else expr
 
 
-def _key(call: Call) -> Any:
+# Its name, which arguments hold no variable, and those that say what it does.
+_Key = tuple[str, tuple[bool, ...], tuple[tuple[str, str], ...]]
+
+
+def _key(call: Call) -> _Key | None:
     """Equal for calls that may share a helper; None for what is no long call of `lax`."""
     if type(call.func) is not str or not call.func.startswith("lax."):
         return None

@@ -70,7 +70,7 @@ class Layout:
                 self._depth += 1
                 statement.body = self.arrange(statement.body, outermost=False)
                 self._depth -= 1
-            elif site is not None:
+            elif site is not None and _is_assignment(statement):
                 self._comment(statement, site, last, phase)
                 last = site
                 found.extend(self._above(statement))
@@ -105,7 +105,7 @@ class Layout:
         between = range(before.end_line + 1, after.line)
         return len(between) < 40 and any(not linecache.getline(after.file, n).strip() for n in between)
 
-    def _comment(self, statement: Any, site: Site, last: Site | None, phase: str) -> None:
+    def _comment(self, statement: Assign | Unpack, site: Site, last: Site | None, phase: str) -> None:
         if self._comments == "none":
             return
         full = self._comments == "full"
@@ -125,7 +125,7 @@ class Layout:
                 # Whose line it is, where that is not the function that the whole came from.
                 inside = full and frame.function != site.user_frames[0].function and frame.function.isidentifier()
                 words.append(f"{place}, {frame.function}" if inside else place)
-        if not words or type(statement) not in (Assign, Unpacked):
+        if not words or type(statement) is not Assign and type(statement) is not Unpacked:
             return
         text = "  ".join([word for word in words if word])
         if text.isprintable() and len(text) < 60:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import numpy as np
@@ -43,11 +42,11 @@ class ConstantWriter:
         self.constants: list[Statement] = []
         self.large: dict[str, np.ndarray] = {}
         self._constants: dict[Literal | Constant, Expr] = {}
-        self._constants_by_bits: dict[Any, Expr] = {}
+        self._constants_by_bits: dict[Hashable, Expr] = {}
         self._jax_constants: dict[Constant, Expr] = {}
-        self._literals: dict[Any, Expr] = {}
+        self._literals: dict[Hashable, Expr] = {}
         self._numbers: dict[tuple[str, Numbers], Name] = {}
-        self.arrays: dict[str, Any] = {}  # by the name that it has in the module: an array
+        self.arrays: dict[str, np.ndarray] = {}  # by the name that it has in the module: an array
         # What functions that differ in a number or an array call it, by its text.
         self.words: dict[str | None, str] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Compound, Def, For, Statement, Unpack
@@ -27,10 +27,19 @@ def bound_names(statement: Statement) -> Iterator[str]:
             yield from re.findall(r"\w+", node.target)  # `a, b`
 
 
-def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
+_S = TypeVar("_S", bound=Statement)
+
+
+@overload
+def substituted(node: _S, new: Mapping[str, Expr]) -> _S: ...
+@overload
+def substituted(node: Expr, new: Mapping[str, Expr]) -> Expr: ...
+@overload
+def substituted(node: object, new: Mapping[str, Expr]) -> object: ...
+def substituted(node: object, new: Mapping[str, Expr]) -> object:
     """A node with expressions in the place of variables, functions that it calls among them."""
 
-    def change(node: Any) -> Any:
+    def change(node: object) -> object:
         if type(node) is Name:
             return new.get(node.id, node)
         if isinstance(node, Leaf):
@@ -49,8 +58,8 @@ def substituted(node: Any, new: Mapping[str, Expr]) -> Any:
                 return rebuilt(node, lambda n: substituted(n, inner))
         made = rebuilt(node, change)
         if type(made) is Call and type(made.func) is str and made.func in new:
+            found = new[made.func]
             made = copied(made)
-            found = new[node.func]
             made.func = found.id if type(found) is Name else found
         return made
 
@@ -112,17 +121,20 @@ def scope_of(definition: Def, outer: Scope) -> Scope:
 def renamed(statement: Statement, old: str, new: str) -> Statement:
     """A statement with another name for a variable that it reads or binds, also in the statements below it."""
 
+    def inside(node: object) -> object:
+        return substituted(node, {old: Name(new)})
+
     def bound(node: object) -> object:
         if isinstance(node, Compound):
             return rebuilt(node, bound)
         if isinstance(node, (Assign, Unpack)) and old in targets_of(node):
             made = copied(node)
             made.targets = [
-                (new if t == old else t) if type(t) is str else substituted(t, {old: Name(new)}) for t in node.targets
+                (new if t == old else t) if isinstance(t, str) else rebuilt(t, inside) for t in node.targets
             ]
             return made
         return node
 
-    made = bound(substituted(statement, {old: Name(new)}))
+    made = bound(inside(statement))
     assert isinstance(made, Statement)
     return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Value
 from untrace.ir.types import Aval
+from untrace.python.names import Scope
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Expr, Text, quoted
 from untrace.python.types import Type, array_type, docstring, tuple_type
@@ -29,10 +30,19 @@ _LONGEST = 72
 _DIMENSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+")
 
 
+class _Module(Protocol):
+    """What it asks of a module."""
+
+    scope: Scope
+    imports: set[str]
+    notes: list[str]
+    annotation_words: set[str]
+
+
 class Described:
     """Describes the functions of one module: see `start`."""
 
-    def __init__(self, module: Any):
+    def __init__(self, module: _Module):
         self.module = module
         self.docstrings = False
         self.annotations = False
@@ -220,7 +230,7 @@ def _strip(definition: Def) -> None:
         parameter.annotation = None
 
 
-def _avals(kind: Type) -> list[Any]:
+def _avals(kind: Type) -> list[Aval]:
     return [kind.aval] if kind.kind == "array" else [a for _, part in kind.parts for a in _avals(part)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from jax.extend.core import JaxprEqn
@@ -72,7 +71,7 @@ class Written:
     arrays: dict[str, np.ndarray]
     origins: list[Origin] = field(repr=False)
     notes: tuple[str, ...] = ()
-    callables: dict[str, Any] = field(default_factory=dict)
+    callables: dict[str, Callable[..., object]] = field(default_factory=dict)
     # A jaxpr equation -> those whose expressions stand inside its own.
     folded: dict[Origin, tuple[Origin, ...]] = field(repr=False, default_factory=dict)
     sizes: Mapping[int, str] = field(default_factory=dict)  # the words for sizes that follow the inputs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
 
 from jax.extend.core import JaxprEqn
 
@@ -55,8 +54,8 @@ def unread(equations: Sequence[Equation], results: Sequence[Atom], forced: Conta
 def foldable(equations: Sequence[Equation], results: Sequence[Atom]) -> set[Value]:
     """Values that may stand in the expression that uses them: used once, and
     needed by a plain call (not inside a loop, whose body would compute them again and again)."""
-    uses: dict[Any, int] = {}
-    plain: set[Any] = set()
+    uses: dict[Atom, int] = {}
+    plain: set[Atom] = set()
     for equation in equations:
         if type(equation.callee) is TreeMap:  # what all leaves share would be computed for each of them
             count = len(equation.callee.turns) * equation.callee.trees
@@ -91,12 +90,12 @@ def foldable(equations: Sequence[Equation], results: Sequence[Atom]) -> set[Valu
     return found
 
 
-def folded_in_order(equations: Sequence[Equation], results: Sequence[Atom], foldable: Container[Atom]) -> set[Value]:
+def folded_in_order(equations: Sequence[Equation], results: Sequence[Atom], foldable: Container[Atom]) -> set[Atom]:
     """Those of the foldable values that are computed where they stand: Python computes operands from left to right, and
     nothing else comes between them and what uses them."""
     made = {output: i for i, e in enumerate(equations) for output in e.outputs if output is not None}
     starts: list[int] = []  # of the expression that an equation becomes
-    found: set[Any] = set()
+    found: set[Atom] = set()
     for at, inputs in enumerate([*(e.inputs for e in equations), results]):  # what is returned comes last
         start = at
         for atom in reversed(inputs):

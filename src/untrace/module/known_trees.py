@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import jax
 
 from untrace import jax_compat
 from untrace.ir.nodes import Atom, Value
-from untrace.ir.types import Aval, PyTree
+from untrace.ir.types import Aval, DType, PyTree
 from untrace.module.access_paths import Node, Step, reach_nodes
 from untrace.python.tree import Expr, Leaf, Name
 
@@ -55,17 +55,17 @@ class Trees:
         self.by_leaves: dict[Key, tuple[Leaf, Structure]] = {}
         self.inverses: list[Inverse] = []  # of trees that were made vectors
         self.arguments: set[Atom | None] = set()  # the leaves that came from outside
-        self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, Any]]] = {}  # way -> number of leaves, example
+        self.by_root: dict[str, dict[tuple[Step, ...], tuple[int, PyTree]]] = {}  # way -> number of leaves, example
         self.handed_on: dict[str, str] = {}  # what a call or a loop gives back as it came -> what it was
 
-    def add(self, root: Name, example: PyTree, values: Sequence[Value | None]) -> None:
+    def add(self, root: Name, example: PyTree, values: Sequence[Atom | None]) -> None:
         """Registers a variable that holds a tree with these leaves; None for one that nothing reads."""
         nodes = reach_nodes(example)
         root.symbol.leaves = len(values)
         if nodes is not None:
             self.add_nodes(root, nodes, values)
 
-    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Value | None]) -> None:
+    def add_nodes(self, root: Name, nodes: Sequence[Node], values: Sequence[Atom | None]) -> None:
         """The same, where the nodes of the tree are known."""
         parts = self.by_root[root.id] = {}
         found: dict[Key, tuple[Leaf, Structure]] = {}
@@ -151,7 +151,7 @@ class Trees:
         return self.outer.like(accept) if self.outer is not None else None
 
 
-def plain_type(leaf: Any) -> tuple[Any, ...] | None:
+def plain_type(leaf: PyTree) -> tuple[tuple[int, ...], DType] | None:
     """What zeros like a leaf depend on; None where that is more than shape and dtype."""
     if jax_compat.varying_axes(leaf) or getattr(leaf, "weak_type", False) or not hasattr(leaf, "dtype"):
         return None
@@ -176,10 +176,18 @@ def leaf_behind(operand: Expr) -> Leaf | None:
     return operand.symbol.leaf if type(operand) is Name else None
 
 
+class _Writer(Protocol):
+    """What it asks of the writer of a function."""
+
+    trees: Trees
+
+    def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None: ...
+
+
 class KnownTrees:
     """What the function that `w` writes can say of trees without putting one together."""
 
-    def __init__(self, w: Any):
+    def __init__(self, w: _Writer):
         self.w = w
 
     def whole(self, node: PyTree, parts: Sequence[Expr]) -> Expr | None:

@@ -7,18 +7,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot, Value
+from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot
 from untrace.ir.said import SaidNumber
 from untrace.lift.naming.number_reader import Shapes
 from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
-from untrace.module.sizes import Sizes, joined
+from untrace.module.interface.writing import Writer
+from untrace.module.sizes import joined
 from untrace.provenance.sites import Site, is_in_loop
 from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary
 
@@ -32,27 +32,13 @@ _NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
 _UNARY = {"neg": "-", "invert": "~"}
 
 
-class _Function(Protocol):
-    """The function that is written: its module, its variables so far, its parameters, and the sizes that it tells."""
-
-    @property
-    def module(self) -> ConstantWriter: ...
-    @property
-    def names(self) -> Mapping[Value, Expr]: ...
-    @property
-    def sized(self) -> Sequence[Value]: ...
-    @property
-    def sizes(self) -> Sizes | None: ...
-    def source(self, value: object) -> Expr: ...
-
-
-def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+def library_call(w: Writer, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The expression of an equation whose callee is a Library function of the target. Raises Unwritable."""
     operands = with_author_numbers(w, equation, operands)
     return spelled(w, callee_of(equation, Library).name, *arguments(w, equation, operands))
 
 
-def arguments(w: Any, equation: Equation, operands: Sequence[Expr]) -> tuple[list[Expr], list[tuple[str, Expr]]]:
+def arguments(w: Writer, equation: Equation, operands: Sequence[Expr]) -> tuple[list[Expr], list[tuple[str, Expr]]]:
     """What a Library function is called with, by place and by name."""
     callee = callee_of(equation, Library)
     given = callee.args
@@ -71,7 +57,7 @@ def arguments(w: Any, equation: Equation, operands: Sequence[Expr]) -> tuple[lis
     return args, kwargs
 
 
-def spelled(w: Any, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
+def spelled(w: Writer, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[str, Expr]]) -> Expr:
     """The expression of the function of a path (see `lift.recognise.library`) on these arguments."""
     kind, _, rest = path.partition(".")
     if kind == "operator":
@@ -113,16 +99,15 @@ def _bare(index: Expr) -> Expr:
     return index
 
 
-def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int] = (0, 0)) -> Expr:
+def argument(w: Writer, value: object, operands: Sequence[Expr], place: tuple[int, int] = (0, 0)) -> Expr:
     """An argument of a call, in which operands stand in the place of slots. place: which it is of how many numbers."""
-    kind = type(value)
-    if kind is Slot:
+    if type(value) is Slot:
         return operands[value.index]
     if isinstance(value, Expr):
         return value
-    if kind is Fixed:
+    if type(value) is Fixed:
         return w.module.numpy_constant(value.constant)
-    if kind is tuple:
+    if type(value) is tuple:
         shape = w.module.values.shape_of(value)
         if shape is None and w.sizes is not None:
             shape = w.sizes.shape(value)
@@ -130,19 +115,22 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
             return shape
         parts = [argument(w, v, operands, (n, len(value))) for n, v in enumerate(value)]
         return Tuple(parts if w.sizes is None else joined(parts))
-    if kind is list:
+    if type(value) is list:
         return List([argument(w, v, operands) for v in value])
-    if kind is slice:
+    if type(value) is slice:
         parts = [None if v is None else argument(w, v, operands) for v in (value.start, value.stop, value.step)]
         return Slice(*parts)
-    if kind is float:
+    if type(value) is float:
         size = w.sizes.number(value) if w.sizes is not None and math.isfinite(value) else None
         if size is None:
             return author_number(w, w.equation, value) or number(w, value)
         return _size(w, w.equation, value, size)
-    if kind is int and _is_rest(w.module, w.equation, place):
+    if type(value) is int and _is_rest(w.module, w.equation, place):
         return Text("-1", UNARY)
-    if kind is int and (said := author_number(w, w.equation, value, _times(w.equation, value), place)) is not None:
+    if (
+        type(value) is int
+        and (said := author_number(w, w.equation, value, _times(w.equation, value), place)) is not None
+    ):
         return said
     if value is Ellipsis:
         return Text("...")
@@ -151,10 +139,10 @@ def argument(w: Any, value: Any, operands: Sequence[Expr], place: tuple[int, int
     if isinstance(value, np.dtype):
         return Text("bool") if value == bool else w.module.values.dtype(value)  # noqa: E721
     found = w.source(value)
-    return _size(w, w.equation, int(value), found) if kind is int else found
+    return _size(w, w.equation, int(value), found) if type(value) is int else found
 
 
-def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
+def _size(w: Writer, equation: Equation, value: float, found: Expr) -> Expr:
     """A number that follows sizes, for which there is an expression; by the author's, where that has fewer digits."""
     times = _times(equation, value) if type(value) is int else 1
     named = _with_names(w, equation, found, times)
@@ -168,7 +156,7 @@ def _size(w: _Function, equation: Equation, value: float, found: Expr) -> Expr:
     return _in_words(w, *made) if is_shorter else named
 
 
-def _shape(w: _Function, equation: Equation, operand: Expr, shape: Sequence[int]) -> Sequence[object]:
+def _shape(w: Writer, equation: Equation, operand: Expr, shape: Sequence[int]) -> Sequence[object]:
     """The shape that an array is given, with one -1: the author's, or where the text has no word for the others, of another size."""
     assert w.sizes is not None
     found = w.sizes.reshape(operand, tuple(equation.inputs[0].aval.shape), tuple(shape))
@@ -188,7 +176,7 @@ def _is_rest(module: ConstantWriter, equation: Equation, place: tuple[int, int])
     return is_shape and says_rest(module.provenance.site(equation.origin), place)
 
 
-def with_author_numbers(w: _Function, equation: Equation, operands: Sequence[Expr], called: str = "") -> Sequence[Expr]:
+def with_author_numbers(w: Writer, equation: Equation, operands: Sequence[Expr], called: str = "") -> Sequence[Expr]:
     """The operands of an equation, those that are numbers by their author's words. called: as for `author_number`."""
     found = list(operands)
     loop = equation.callee if type(equation.callee) is Scan else None
@@ -202,7 +190,7 @@ def with_author_numbers(w: _Function, equation: Equation, operands: Sequence[Exp
     return found
 
 
-def _with_names(w: _Function, equation: Equation, expr: Expr, times: int = 1) -> Expr:
+def _with_names(w: Writer, equation: Equation, expr: Expr, times: int = 1) -> Expr:
     """A number that an equation takes, so often, with the author's names for the numbers in it: `x.shape[0] * HEADS`."""
     numbers = Counter(_numbers_in(expr))
     site = None if equation.origin is None or not numbers else w.module.provenance.site(equation.origin)
@@ -243,7 +231,7 @@ def _count(part: object, value: int) -> int:
     return type(part) is int and part == value
 
 
-def with_author_sizes(w: _Function, equation: Equation, called: str, given: Sequence[object]) -> Sequence[object]:
+def with_author_sizes(w: Writer, equation: Equation, called: str, given: Sequence[object]) -> Sequence[object]:
     """What a call is given, sizes and other integers by the author's words, where he has any."""
 
     def said(part: object) -> object:
@@ -259,7 +247,7 @@ def with_author_sizes(w: _Function, equation: Equation, called: str, given: Sequ
 
 
 def author_number(
-    w: _Function, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0), called: str = ""
+    w: Writer, equation: Equation, value: float, times: int = 1, place: tuple[int, int] = (0, 0), called: str = ""
 ) -> Expr | None:
     """A number that an equation takes, so often, by the author's words, `GRAVITY` or `DT / 2`; None where he has digits for it.
     place: which it is of how many that stand together. called: what the text calls, where the equation does not say that."""
@@ -268,7 +256,7 @@ def author_number(
 
 
 def _said(
-    w: _Function,
+    w: Writer,
     equation: Equation,
     value: float,
     times: int = 1,
@@ -287,7 +275,7 @@ def _said(
     return None if said is None else (said, shapes, variables)
 
 
-def _shapes(w: _Function, site: Site, is_any: bool = False) -> tuple[Shapes | None, Mapping[str, str]]:
+def _shapes(w: Writer, site: Site, is_any: bool = False) -> tuple[Shapes | None, Mapping[str, str]]:
     """The shapes of the author's variables that stand in the text by now; the mapping gets what those are called that are asked
     for."""
     called: dict[str, str] = {}
@@ -306,7 +294,7 @@ def _shapes(w: _Function, site: Site, is_any: bool = False) -> tuple[Shapes | No
     return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of, None if is_any else {}), called
 
 
-def _in_words(w: _Function, said: SaidNumber, shapes: Shapes | None, variables: Mapping[str, str]) -> Expr:
+def _in_words(w: Writer, said: SaidNumber, shapes: Shapes | None, variables: Mapping[str, str]) -> Expr:
     """An expression of the author's; the names that he gives sizes get their statements, once."""
     written, numbers = said
     named: dict[str, str] = {}
@@ -318,7 +306,7 @@ def _in_words(w: _Function, said: SaidNumber, shapes: Shapes | None, variables: 
     return w.module.said(written, numbers, {**variables, **named})
 
 
-def number(w: Any, value: float) -> Expr:
+def number(w: Writer, value: float) -> Expr:
     """A Python float as a person writes it; infinities and NaN by their names in the target's `jnp`."""
     if math.isfinite(value):
         text = repr(value)

@@ -6,7 +6,6 @@ A function that needs several leaves of one tree takes the tree (`access_paths`)
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import jax
 
@@ -28,7 +27,8 @@ from untrace.module.access_paths import (
 from untrace.module.grouping import packed, result_trees, tree_carries
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import changed_parts, rebuilt
-from untrace.module.known_trees import Key, KnownTrees, key_of, leaf_behind
+from untrace.module.interface.writing import Contents, Writer
+from untrace.module.known_trees import Key, Trees, key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
@@ -38,14 +38,15 @@ from untrace.python.types import Type, array_type, ways_type
 _LONGEST_RUN = 100
 
 
-def write_calls(w: Any, equations: Sequence[Equation], at: int, results: Sequence[Atom]) -> int:
+def write_calls(w: Writer, equations: Sequence[Equation], at: int, results: Sequence[Atom]) -> int:
     """Writes the call at place `at`, with those after it where they make a loop; gives how many that were."""
     count = of_calls.run_length(equations, at)
-    if count > 1 and (w.uses is None or w.uses.equations is not equations):
-        w.uses = of_calls.Uses(equations, results)
+    uses = w.uses
+    if count > 1 and (uses is None or uses.equations is not equations):
+        uses = w.uses = of_calls.Uses(equations, results)
     # One list may end and another begin within a run of calls.
     for length in range(count, 1, -1) if count <= _LONGEST_RUN else (count,):
-        loop = _loop(w, equations[at : at + length], at, w.uses)
+        loop = None if uses is None else _loop(w, equations[at : at + length], at, uses)
         if loop is not None:
             _mark(loop, equations[at])
             w.statements.extend(loop)
@@ -67,7 +68,7 @@ def _mark(statements: Sequence[Statement], equation: Equation) -> None:
             statement.is_backward = True
 
 
-def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> list[Statement] | None:
+def _loop(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> list[Statement] | None:
     """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = of_calls.carries_of(run, start, uses)
     body = callee_of(run[0], Local).body
@@ -85,7 +86,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
         return None
     order = argument_order(body, layout)
     elements: list[tuple[int, of_calls.Element]] = []
-    args: list[Any] = []
+    args: list[Expr | int | None] = []
     for i in order:
         if pack is not None and i == -1 - pack:
             args.append(None)
@@ -95,12 +96,12 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
             args.append(i)
         elif i >= 0 and all(e.inputs[i] is run[0].inputs[i] for e in run):
             args.append(atoms[0][i])
-        elif any(t is None for t in turns):
+        elif len(parts := [t for t in turns if t is not None]) < len(turns):
             return None
-        elif len({(t.root.id, t.steps) for t in turns}) == 1:
-            args.append(turns[0])
+        elif len({(t.root.id, t.steps) for t in parts}) == 1:
+            args.append(parts[0])
         else:
-            element = of_calls.Element.of([(t.root, t.steps) for t in turns])
+            element = of_calls.Element.of([(t.root, t.steps) for t in parts])
             if element is None:
                 return None
             elements.append((len(args), element))
@@ -115,7 +116,7 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
         target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], run)
         for (place, _), part in zip(elements, parts, strict=True):
             args[place] = part
-        turn = For(target, iterable, [Assign([variable], Call(name, args))])
+        turn = For(target, iterable, [Assign([variable], Call(name, _all_there(args)))])
         return [turn] if begins is None else [begins, turn]
     begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
@@ -132,14 +133,22 @@ def _loop(w: Any, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> l
     for (place, _), part in zip(elements, parts, strict=True):
         args[place] = part
     last = run[-1].outputs
-    call = Call(name, [_carried(names[a][0], last[carries[a]]) if type(a) is int else a for a in args])
+    given = [_carried(names[a][0], last[carries[a]]) if isinstance(a, int) else a for a in args]
+    call = Call(name, _all_there(given))
     starts = zip(names.values(), begin, strict=True)
     statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
     return [*statements, For(target, iterable, [Assign(targets, call)])]
 
 
+def _all_there(args: Sequence[Expr | int | None]) -> list[Expr]:
+    """The arguments of a call, once there is an expression for each."""
+    found = [a for a in args if isinstance(a, Expr)]
+    assert len(found) == len(args)
+    return found
+
+
 def _carry_name(
-    w: Any, run: Sequence[Equation], place: int, output: int, start: int, uses: of_calls.Uses
+    w: Writer, run: Sequence[Equation], place: int, output: int, start: int, uses: of_calls.Uses
 ) -> tuple[str, bool]:
     """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
     initial = run[0].inputs[place]
@@ -158,14 +167,19 @@ def _carried(name: str, output: Value | None) -> Name:
     return Name(name, Symbol(author=author and identifier(author, "x")))
 
 
-def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
+def local_call(w: Writer, equation: Equation, operands: Sequence[Expr]) -> Expr:
     """The call of an equation whose callee is a Local function, which is written before the caller."""
     body = callee_of(equation, Local).body
     leaves = [leaf_behind(o) for o in operands]
     layout = layout_of(w.module, body, leaves)
-    trees = _put_together(w, body, layout, operands) if body.facts.taken is not None else layout.trees(leaves)
-    if trees is not None and body.facts.taken is None:
-        layout.examples.update({i: w.trees.node(tree) for i, tree in enumerate(trees) if i not in layout.examples})
+    trees: Sequence[Expr] | None
+    if body.facts.taken is not None:
+        trees = _put_together(w, body, layout, operands)
+    else:
+        trees = known = layout.trees(leaves)
+        for i, tree in enumerate(known or ()):
+            if i not in layout.examples:
+                layout.examples[i] = w.trees.node(tree)
     if trees is None and body.facts.author_trees:
         trees = _with_whole(w, equation, layout, operands)
     if trees is None and body.facts.taken is None:
@@ -182,7 +196,7 @@ def local_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr:
     return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
 
 
-def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, list[Any]]:
+def taking_trees(w: Writer, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, Sequence[Expr]]:
     """(the name of a function that `jax.checkpoint` marked, the order of its arguments as in `_order`, their layout, the tree
     for each of its packs) where trees can be passed; else of the function that takes these operands one by one."""
     leaves = [leaf_behind(o) for o in operands]
@@ -194,7 +208,7 @@ def taking_trees(w: Any, body: Function, operands: Sequence[Expr]) -> tuple[str,
     return _written(w, body, layout, order, leaves), order, layout, trees
 
 
-def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+def _put_together(w: Writer, body: Function, layout: Layout, operands: Sequence[Expr]) -> Sequence[Expr] | None:
     """The tree for each pack of a function that takes trees of its author's: one that has a name, else one of its leaves."""
     examples = {tuple(tree.places): tree.example for _, tree in body.facts.taken or ()}
     found = [examples[tuple(places)] for places, _ in layout.packs]
@@ -213,7 +227,7 @@ def _put_together(w: Any, body: Function, layout: Layout, operands: Sequence[Exp
     ]
 
 
-def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+def _with_whole(w: Writer, equation: Equation, layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
     """The tree for each pack of a function, where those without a name can be put together; with a name from now on where what
     comes after takes all of it again."""
     leaves = [leaf_behind(o) for o in operands]
@@ -238,7 +252,7 @@ def _with_whole(w: Any, equation: Equation, layout: Layout, operands: Sequence[E
     return found
 
 
-def _with_parts(known: KnownTrees, modules: set[str], layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
+def _with_parts(known: Trees, modules: set[str], layout: Layout, operands: Sequence[Expr]) -> list[Expr] | None:
     """The tree for each pack of a function, where it is one that has a name but for some leaves: `state._replace(x=x)`."""
     leaves = [leaf_behind(o) for o in operands]
     found: list[Expr] = []
@@ -253,7 +267,7 @@ def _with_parts(known: KnownTrees, modules: set[str], layout: Layout, operands: 
 
 
 def _changed(
-    known: KnownTrees, modules: set[str], example: PyTree, ways: Sequence[Way], values: Sequence[Expr]
+    known: Trees, modules: set[str], example: PyTree, ways: Sequence[Way], values: Sequence[Expr]
 ) -> Expr | None:
     """A tree with other values at the end of these ways, one step long each; what else there is in it, nobody reads."""
     near: dict[tuple[str, tuple[Step, ...]], Leaf] = {}
@@ -286,7 +300,7 @@ def _trees_taken(equation: Equation) -> list[Key]:
     return [key_of([equation.inputs[p] for p in places]) for places in trees]
 
 
-def _written(w: Any, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
+def _written(w: Writer, body: Function, layout: Layout, order: Sequence[int], leaves: Sequence[Leaf | None]) -> str:
     """The name of the written function; that of another one with the same text where there is one.
 
     Functions that differ in types only (of another number of heads, say) are one function in Python.
@@ -325,7 +339,7 @@ def _left(body: Function, names: Sequence[str]) -> tuple[str, ...]:
     return tuple([word for word in body.facts.numbers if word not in names]) if set(names) <= set(own) else ()
 
 
-def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], object], name: str = "") -> str:
+def placed(module: Contents, definition: Def, hint: str, describe: Callable[[Def], object], name: str = "") -> str:
     """The name of a function that now stands in the module, or of one there that has the same text.
 
     `describe` gives it its docstring, which two functions of one text share. `name`: one that was taken for it.
@@ -347,7 +361,7 @@ def placed(module: Any, definition: Def, hint: str, describe: Callable[[Def], ob
 
 
 def _definition(
-    module: Any,
+    module: Contents,
     body: Function,
     layout: Layout,
     order: Sequence[int],
@@ -406,8 +420,8 @@ def _definition(
         ),
     )
     for value, _ in bound:
-        if value in said and type(w.names[value]) is Name:
-            _note_said(w.names[value])
+        if value in said and type(name := w.names[value]) is Name:
+            _note_said(name)
     if w.sizes is not None:
         w.sized.extend(p for p in body.params if p not in w.sized)
         w.sizes.names = {**w.sizes.names, **body.facts.size_names}
@@ -455,7 +469,7 @@ def _rename_after(body: Function, bound: Sequence[tuple[Value, Leaf]]) -> None:
 
 
 def _describe(
-    module: Any, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[PyTree]
+    module: Contents, definition: Def, body: Function, layout: Layout, order: Sequence[int], examples: Sequence[PyTree]
 ) -> None:
     arguments = []
     for parameter, i in zip(definition.params, order, strict=False):  # sizes stand behind them

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from untrace import jax_compat
 from untrace._identifiers import identifier
@@ -17,6 +16,7 @@ from untrace.ir.nodes import Atom, Equation, Function, Library, Value
 from untrace.ir.scans import used_values
 from untrace.module.constants import Named
 from untrace.module.def_use import read_by, targets_of
+from untrace.module.interface.writing import Writer
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
 from untrace.python.tree import WIDTH, Call, Expr, Name, Text, Tuple
@@ -44,12 +44,12 @@ _NAMELESS = frozenset(
 class Body:
     """A nested function while it is written: `writer` writes its statements, `params` are its parameters so far."""
 
-    def __init__(self, w: Any, function: Function, fallback: str, closed: Iterable[tuple[Value, Expr]]):
+    def __init__(self, w: Writer, function: Function, fallback: str, closed: Iterable[tuple[Value, Expr]]):
         self.outer = w
         self.name, self.authored = function_hint(function, fallback, w.equation)
         self.fallback = fallback
         self.function = function
-        self.types: list[Any] = []  # of the parameters
+        self.types: list[Type | None] = []  # of the parameters
         pairs = list(closed)
         if any(type(expr) is Named for _, expr in pairs):  # what the body knows by itself, it does not read
             read = used_values(function)
@@ -57,7 +57,7 @@ class Body:
         scope = Scope(w.module.scope)
         for word in sorted({word for _, expr in pairs for word in _WORD.findall(_KEY.sub("", expr.flat()))}):
             scope.claim_closed_over(word)
-        self.writer = type(w)(w.module, scope).inside(w)
+        self.writer = w.nested(scope)
         self.writer.names.update(pairs)
         self.writer.trees.close_over(pairs)
         self.params: list[Parameter] = []
@@ -130,11 +130,11 @@ class Body:
         put_definition(self.outer.statements, definition)
 
 
-def _type_of(value: Expr, results: Sequence[Atom]) -> Any:
+def _type_of(value: Expr, results: Sequence[Atom]) -> Type | None:
     """The type of what a body returns: tuples of its results in order, None where a part of a carry is empty."""
     rest = iter(results)
 
-    def walk(expr: Expr) -> Any:
+    def walk(expr: Expr) -> Type:
         if type(expr) is Tuple:
             return Type("tuple", parts=tuple(("", walk(e)) for e in expr.elements))
         if type(expr) is Text and expr.text == "None":
@@ -226,7 +226,7 @@ def root_name(words: Sequence[tuple[str, str]], fallback: str) -> str:
     return roots.pop() if len(roots) == 1 and "" not in roots else fallback
 
 
-def hint_of(*atoms: Any) -> str:
+def hint_of(*atoms: object) -> str:
     """The first hint among some values, "" without one."""
     for atom in atoms:
         if type(atom) is Value and atom.hint and not atom.hint.startswith("_"):
@@ -250,9 +250,9 @@ def plain_equation(equation: Equation) -> Equation:
     return equation
 
 
-def scan_options(length: Expr | None, reverse: bool, unroll: int) -> dict[str, Any]:
+def scan_options(length: Expr | None, reverse: bool, unroll: int) -> dict[str, Expr | int]:
     """The keyword arguments of `lax.scan` that are no defaults. length: None where `xs` has it."""
-    found: dict[str, Any] = {} if length is None else {"length": length}
+    found: dict[str, Expr | int] = {} if length is None else {"length": length}
     if reverse:
         found["reverse"] = True
     if unroll != 1:

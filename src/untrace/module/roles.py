@@ -7,7 +7,6 @@ the saved value for a residual. Only hints are set: they change nothing that a f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Function, Value
@@ -53,7 +52,7 @@ def name_vjp_rule(
         _call(param, hint_of(value))
     computed = iter(fwd.results[: len(fwd.results) - len(primal.results)])
     for param, forward in zip(bwd.params, forwards, strict=False):
-        source: Any = next(computed, None) if forward is None else None
+        source = next(computed, None) if forward is None else None
         if forward is not None and 0 <= forward - consts < len(fwd.params):
             source = fwd.params[forward - consts]
         _call(param, hint_of(source) or "saved")

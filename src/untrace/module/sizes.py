@@ -11,20 +11,46 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from untrace._identifiers import identifier
 from untrace.capture.sizes.arithmetic import Way, is_one, ways
-from untrace.ir.nodes import Program, Value, walk_functions
+from untrace.ir.nodes import Equation, Program, SizeNumbers, Value, walk_functions
 from untrace.module.def_use import reads
-from untrace.provenance.sites import is_in_loop
+from untrace.provenance.sites import Provenance, is_in_loop
+from untrace.python.names import Scope
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import UNARY, Attribute, Binary, Expr, Name, Slice, Star, Subscript, Text
 
 # A longer unpacking of a shape is no shorter than its parts.
 _LONGEST_SHAPE = 5
+
+
+class _Module(Protocol):
+    """What is asked of a module."""
+
+    provenance: Provenance
+    modules: set[str]
+    numbers: SizeNumbers
+    size_names: Mapping[int, str]
+    built_in: set[int]
+
+
+class _Writer(Protocol):
+    """What is asked of the writer of a function."""
+
+    scope: Scope
+    names: dict[Value, Expr]
+    sized: list[Value]
+    statements: list[Statement]
+
+    @property
+    def module(self) -> _Module: ...
+    @property
+    def equation(self) -> Equation | None: ...
+    def count(self, expr: Expr) -> Expr: ...
 
 
 class Sizes:
@@ -38,7 +64,7 @@ class Sizes:
         "w", "variable", "fractions", "names", "words", "outer", "is_open", "parameters", "_named", "_bound", "_computed_once",
     )  # fmt: skip
 
-    def __init__(self, w: Any, outer: Sizes | None = None):
+    def __init__(self, w: _Writer, outer: Sizes | None = None):
         self.w = w
         self.variable: Mapping[int, Sequence[int]] = w.module.numbers.integers
         self.fractions: Mapping[float, Sequence[float]] = w.module.numbers.fractions
@@ -132,7 +158,7 @@ class Sizes:
                 yield product, lambda a=place, b=other_place: Binary(self._base(*a), "*", self._base(*b))
             yield tuple(n * (n - 1) for n in point), lambda a=place: _pairs(self._base(*a))
 
-    def reshape(self, operand: Expr, old: Sequence[int], sizes: Sequence[Any]) -> list[Any]:
+    def reshape(self, operand: Expr, old: Sequence[int], sizes: Sequence[int]) -> list[int | Expr]:
         """The arguments of a reshape from the shape `old`: a shape that is there already as such, and -1 for the one
         size that would have to be computed, or that the operand's width gives."""
         if not any(n in self.variable for n in sizes):
@@ -140,19 +166,20 @@ class Sizes:
         for value in self.w.sized:
             if tuple(sizes) == getattr(value.aval, "shape", None) and value in self.w.names and len(sizes) > 1:
                 return [Attribute(self.w.names[value], "shape")]
+        given: Sequence[int | Expr] = sizes
         if self._is_ambiguous() and type(operand) is Name:
             shape = Attribute(operand, "shape")
             kept = next((i for i, (a, b) in enumerate(zip(old, sizes, strict=False)) if a != b), len(sizes))
-            sizes = [
+            given = [
                 Subscript(shape, Text(str(i))) if i < kept and n in self.variable else n for i, n in enumerate(sizes)
             ]
         known = {size for size, _, _ in self._dimensions(locals_too=True)} | set(self._named)
-        open_ = [i for i, n in enumerate(sizes) if n in self.variable and n not in known]
+        open_ = [i for i, n in enumerate(given) if n in self.variable and n not in known]
         if not open_:
-            open_ = _changed(old, sizes)[-1:]
-            if open_ and sizes[open_[0]] in self.variable:
-                return list(sizes)
-        return [-1 if open_ == [i] else n for i, n in enumerate(sizes)]
+            open_ = _changed(old, given)[-1:]
+            if open_ and given[open_[0]] in self.variable:
+                return list(given)
+        return [-1 if open_ == [i] else n for i, n in enumerate(given)]
 
     def index(self, index: object, shape: Sequence[int]) -> object:
         """An index into an array of that shape, counted from the end where it follows that: `x[1:-1]`, `x[-2]`."""
@@ -186,7 +213,7 @@ class Sizes:
         tensors = [p for p in self.w.sized if sum(n in self.variable for n in getattr(p.aval, "shape", ())) > 1]
         return len(tensors) > 1
 
-    def shape(self, sizes: Sequence[Any]) -> Expr | None:
+    def shape(self, sizes: Sequence[object]) -> Expr | None:
         """`x.shape` for a whole shape that something has; None where it follows no input, or has words of its own."""
         wanted = tuple(sizes)
         following = [n for n in wanted if type(n) is int and n in self.variable]
@@ -495,7 +522,7 @@ def _on_line(start: Expr, factor: Expr, size: Expr) -> Expr:
     return Binary(start, "+", _scaled(factor, 0, 1, False, size))
 
 
-def _changed(old: Sequence[int], new: Sequence[int]) -> list[int]:
+def _changed(old: Sequence[int], new: Sequence[int | Expr]) -> list[int]:
     """The places of a new shape that do not stand for the same dimension as before."""
     left = right = 0
     while left < min(len(old), len(new)) and old[left] == new[left]:

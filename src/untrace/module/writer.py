@@ -8,7 +8,7 @@ written as a `bind` of the imported primitive object, which is always the same e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,98 +26,46 @@ from untrace.ir.nodes import (
     Local,
     OverLeaves,
     Scan,
-    SizeNumbers,
     TreeMap,
     Value,
     functions_called,
 )
 from untrace.ir.nodes import Pack as TuplePack
 from untrace.ir.nodes import Unpack as TupleUnpack
-from untrace.ir.said import SaidNumber
 from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import inlining, rules
-from untrace.module.access_paths import Layout, Step
-from untrace.module.constants import ConstantWriter, Named
-from untrace.module.docstrings import Described
+from untrace.module.access_paths import Step
+from untrace.module.constants import Named
 from untrace.module.grouping.result_trees import note_returned
+from untrace.module.interface.writing import Contents
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
+from untrace.module.loops.of_calls import Element, Uses
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
-from untrace.provenance.sites import Frame
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack, Unpacked
 from untrace.python.tree import Attribute, Call, Expr, Name, Symbol, Tuple
 from untrace.python.values import Unwritable
 
 
-class ModuleWriter(ConstantWriter):
-    """Collects what one module needs: functions in order, constants, helpers, imports.
+class ModuleWriter(Contents):
+    """Writes the functions of one module.
 
     `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`).
-    `forced`: jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
-    `idiomatic`: values without a name of their own stand inside the expression that uses them.
     """
 
     rules: rules.RuleTable
     namespace: str
 
     def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
-        super().__init__()
-        self.entry_decorators: Sequence[Expr] = ()
-        self.describes_types = ""  # the helper that gives types in words; "" for JAX's own
-        self.idiomatic = idiomatic
-        self.folded: dict[Origin, tuple[Origin, ...]] = {}  # an equation -> those whose expressions stand in its own
-        self.definitions: list[Statement] = []
-        self.units: list[list[Statement]] = []  # those of them that belong together, as a function and its rules
-        self.notes: list[str] = []
-        self.reroll = False  # whether loops over local functions become scans
-        self.scans = 0  # how many did
-        self.annotation_words: set[str] = set()  # names of jaxtyping that annotations use
-        self.described = Described(self)  # docstrings and annotations
-        self.forced = forced
-        self.standalone = standalone
-        self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
-        self.missing: dict[str, Callable[..., Any]] = {}  # those without text: name of the stand-in -> function
-        self.twins: dict[Any, Name] = {}  # classes that stand for a library's, by class
-        self.program: Any = None  # the jaxpr of the whole program
-        self.being_written: set[Function] = set()  # functions inside whose definition we are
+        super().__init__(forced, standalone, idiomatic)
         # Functions that close over variables: where each stands, its definition, those variables.
         self.closures: dict[Function, tuple[FunctionWriter, Def, Sequence[Expr]]] = {}
-        self.kept: list[Any] = []  # what something knows by its id, which is only unique while it lives
-        self.entry: Any = None  # the entry Function
-        self.returned: dict[Function, Any] = {}  # of local functions: which of their results are trees
-        self.in_order = False  # see `module.Manner`
-        self.keeps_carries = True  # whether the carries of loops keep their order
-        self.kept_carries = False  # whether one has no tree in it for that reason
-        self.sums: dict[Equation, Any] = {}  # of loops: the trees that they add up
-        self.rows: dict[Equation, Any] = {}  # the same: the trees that they stack
-        self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
-        self.unfit: dict[Function, Layout] = {}  # where a call has no such tree: in what all calls agree
-        self.agreed: Mapping[Function, Layout] = {}  # which are to be so from the start
-        self.handed: dict[Function, Any] = {}  # of local functions: the trees that loops over them hand on
-        self.locals: dict[Any, str] = {}  # local functions: name by what they are, and by their text
-        self.local_definitions: dict[str, Def] = {}  # their definitions, by name
-        self.called_from: dict[str, Sequence[Frame]] = {}  # by name: where the author made one of its calls
-        self.attributes: dict[str, Mapping[str, Any]] = {}  # by name: numbers that the author's object has a word for
-        self.left: dict[str, tuple[str, ...]] = {}  # by name: the author's parameters that none of these is
-        self.passed: dict[str, Mapping[str, int | float]] = {}  # of local functions: `passed` of their facts
-        self.passed_as: dict[str, Mapping[str, SaidNumber]] = {}  # and `passed_as`
-        self.callees: dict[str, Frame | None] = {}  # and `callee`
-        self.variadic: dict[str, str] = {}  # by name: what the author calls the parameter of all further arguments
-        self.parts: dict[str, list[Any]] = {}  # by name: which parts of their parameters the author's objects have
-        self.residuals: Mapping[Value, Value] = {}  # what a loop takes of what was stacked -> the value there
-        self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
-        self.size_names: Mapping[int, str] = {}  # the author's words for them
-        self.guarded: Any = None  # what the entry depends on (`guard.Guarded`); None without a guard
-        self.guard: list[Statement] = []  # the entry's first statements then
-        self.sizes_of: dict[Function, tuple[int, ...]] = {}  # of local functions: the sizes that they take
-        self.built_in: set[int] = set()  # those of them that had to be written as numbers
         self._functions: dict[Function, str] = {}
-        self._by_body: dict[Any, str] = {}
-        self.primitive_names: dict[Any, Expr | None] = {}
+        self._by_body: dict[Hashable, str] = {}
 
     # ------------------------------------------------------------ what rules may ask for
 
@@ -190,25 +138,25 @@ class FunctionWriter:
         self._at = 0
         self.retreating = False  # whether the rule's first form of this equation was proven to be another one
         self.outer: FunctionWriter | None = None  # of the function around this one
-        self.looked_up: dict[Any, Name] = {}  # classes of libraries that variables of this function hold
+        self.looked_up: dict[object, Name] = {}  # classes of libraries that variables of this function hold
         self.packs: list[Name] = []  # of a local function: the parameters that are trees
-        self.put_together: dict[Any, Name] = {}  # trees that were made for a call, and have a name since
+        self.put_together: dict[Hashable, Name] = {}  # trees that were made for a call, and have a name since
         self.trees = Trees()  # the trees that can be named here
         self.result_example: PyTree = None  # of the entry: what it returns
         self.structures: dict[Equation, Structure] = {}  # those of the maps over trees
-        self.uses: Any = None  # where values are used, once a loop over local functions wants to know
+        self.uses: Uses | None = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
         self.root_map: tuple[str, int, int] | None = None
         self._reason = ""  # why the rule of the current equation could not write it
-        self._results: Sequence[Any] = ()
-        self._last_reads: dict[Any, int] | None = None  # value -> place of the last equation that reads it
+        self._results: Sequence[Atom] = ()
+        self._last_reads: dict[Value, int] | None = None  # value -> place of the last equation that reads it
         self._last_taken: dict[
             Callable[[Equation], Iterable[Hashable]], dict[Hashable, int]
         ] = {}  # of trees, by who asks
-        self._read: set[Any] | None = None  # what equations and results need, once somebody asks
-        self._folding: frozenset[Any] | set[Any] = frozenset()
+        self._read: set[Atom] | None = None  # what equations and results need, once somebody asks
+        self._folding: Container[Atom] = frozenset()
         self._waiting: Sequence[Equation] = ()  # in the author's order: equations whose expressions have no place yet
-        self._made: dict[Any, Any] = {}  # value that may be folded -> the jaxpr equation that computes it
+        self._made: dict[Value, Origin] = {}  # value that may be folded -> the jaxpr equation that computes it
         self.sized: list[Value] = []  # parameters, whose shapes tell sizes
         self.sizes = Sizes(self) if module.numbers.integers else None
 
@@ -227,9 +175,9 @@ class FunctionWriter:
             writer = writer.outer
         return writer is not None
 
-    def nested(self) -> FunctionWriter:
-        """A writer for a function inside this one, which sees this one's variables."""
-        return type(self)(self.module, Scope(self.scope)).inside(self)
+    def nested(self, scope: Scope | None = None) -> FunctionWriter:
+        """A writer for a function inside this one, which sees this one's variables. scope: its own, where that is another one."""
+        return type(self)(self.module, Scope(self.scope) if scope is None else scope).inside(self)
 
     def previous(self, atom: Atom) -> Equation | None:
         """The equation just before this one, where it computes `atom` and nothing else uses it."""
@@ -310,11 +258,11 @@ class FunctionWriter:
         finally:
             values.sizes = None
 
-    def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
+    def jnp(self, name: str, *args: object, **kwargs: object) -> Call:
         self.module.modules.add("jnp")
         return self._call("jnp." + name, args, kwargs)
 
-    def call(self, path: str, *args: Any, **kwargs: Any) -> Call:
+    def call(self, path: str, *args: object, **kwargs: object) -> Call:
         """A call of one of our helper routines or of a function of the module, by its plain name."""
         return self._call(path, args, kwargs)
 
@@ -372,7 +320,16 @@ class FunctionWriter:
         """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
         return None
 
-    def scan_of_calls(self, *described: Any) -> list[Statement]:
+    def scan_of_calls(
+        self,
+        function: str,
+        args: Sequence[Expr | int | None],
+        elements: Sequence[tuple[int, Element, bool]],
+        carries: Mapping[int, str],
+        targets: Sequence[str],
+        start: Sequence[Expr],
+        length: int,
+    ) -> list[Statement]:
         """The statements of a scan in the place of a loop over local functions (`targets.jax.loop_as_scan`)."""
         raise NotImplementedError
 
@@ -498,7 +455,7 @@ class FunctionWriter:
     def _compute_waiting(self, equations: Sequence[Equation], place: int) -> None:
         """Where the author's order is kept, what waits to stand in an expression is computed before statements that do not
         read it: those of `equations`, which begin at `place`."""
-        before: list[Any] = []
+        before: list[Statement] = []
         for waiting in self._waiting:
             output = waiting.outputs[0]
             if output is not None and not any(output in e.inputs for e in equations):
@@ -534,7 +491,7 @@ class FunctionWriter:
         if not self._folding:
             return
         folded = self.module.folded
-        inside: list[Any] = []
+        inside: list[Origin] = []
         for atom in equation.inputs:
             if atom in self._folding and atom in self._made and type(self.names[atom]) is not Name:
                 origin = self._made[atom]
@@ -543,10 +500,12 @@ class FunctionWriter:
         if inside:
             folded[equation.origin] = tuple(inside)
         for output in equation.outputs:
-            if output in self._folding:
+            if output is not None and output in self._folding:
                 self._made[output] = equation.origin
 
-    def _by_rule(self, function: rules.Rule, operands: Sequence[Expr], params: object) -> Any:
+    def _by_rule(
+        self, function: rules.Rule, operands: Sequence[Expr], params: Mapping[str, object]
+    ) -> Expr | rules.Groups | rules.Whole:
         """What the rule gives, DECLINE included: for a value without source, and for parameters that it does not know."""
         try:
             return function(self, *operands, **params)
@@ -560,12 +519,12 @@ class FunctionWriter:
     def _groups(self, value: rules.Groups, equation: Equation) -> None:
         outputs = equation.outputs[value.skip :]
         bases = value.bases or [base_of_results(equation)] * len(outputs)
-        groups: list[Any] = []
+        groups: list[str | Tuple] = []
         place = 0
         for number, size in enumerate(value.sizes):
             if number in value.bound:
                 known = value.bound[number]
-                groups.append(known.id if type(known) is Name else known)
+                groups.append(known if type(known) is Tuple else known.flat())
                 place += size
                 continue
             names = []

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
-from untrace.ir.nodes import Atom, Literal, Passed, Program, Value
+from untrace.ir.nodes import Atom, Constant, Literal, Passed, Program, Value
 from untrace.ir.said import SaidNumber
 from untrace.ir.trees import Tree
 from untrace.lift.adjoint.cotangents import d
@@ -181,7 +181,7 @@ class FunctionNames(ABC):
                     names[i] = rest
         return names
 
-    def _words_of_differing(self, shape: Shape, piece: Piece) -> list[tuple[Atom, str]]:
+    def _words_of_differing(self, shape: Shape, piece: Piece) -> list[tuple[Literal | Constant, str]]:
         """What the called function calls the numbers and arrays in which its variants differ, its parameters in order."""
         rows = zip(*[[*one.literals, *one.arrays] for one in shape.variants], strict=True)
         own_atoms = [*piece.literals, *piece.arrays]

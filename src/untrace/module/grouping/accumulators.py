@@ -14,55 +14,41 @@ round otherwise then, so that such a text is proven by running it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Container, Hashable, Mapping, Sequence
 
 from jax.extend.core import JaxprEqn
 
 from untrace._identifiers import identifier
 from untrace._trees import is_plain
-from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Scan, Value
+from untrace.ir.callees import callee_of, output_of
+from untrace.ir.nodes import Atom, Equation, Function, Scan, Value
 from untrace.ir.scans import is_plain_scan
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Step, last_word
+from untrace.module.access_paths import last_word
+from untrace.module.grouping.kinds import Place, Sum, Way
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.interface.writing import Contents, Writer
 from untrace.module.nested import Body, group, plain_equation, unpacked
 from untrace.python.statements import Assign, Parameter
 from untrace.python.tree import Call, Expr, Leaf, Name, Text
 
-Way = tuple[Step, ...]
 _FEWEST = 2  # leaves
 _SHORT = 44  # what is added stands in the call that adds it up to this width
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Sum:
-    """Carried values that are the leaves of `example`, in its order: their places in the carry, the way to the tree in the
-    one that it ends in, the equations that add to each leaf, and what these add, one after the other."""
-
-    places: tuple[int, ...]
-    ways: tuple[Way, ...]
-    example: Any
-    prefix: Way
-    additions: tuple[Equation, ...]
-    terms: tuple[tuple[Any, ...], ...]
-
-
-def sums(module: Any, equation: Equation, places: dict[Any, Any]) -> list[Sum]:
-    """The trees that a loop adds up. places: where in which tree a value goes (`returned._Place`)."""
+def sums(module: Contents, equation: Equation, places: Mapping[Atom, Place]) -> list[Sum]:
+    """The trees that a loop adds up. places: where in which tree a value goes (`kinds.Place`)."""
     loop = callee_of(equation, Scan)
     body, consts, carries = loop.body, loop.consts, loop.carries
     if body.facts.trees is not None or not is_plain_scan(equation):
         return []
     trees: dict[Hashable, dict[Way, int]] = {}
     for number, output in enumerate(equation.outputs[:carries]):
-        if output in places:
+        if output is not None and output in places:
             trees.setdefault(places[output].tree, {})[places[output].way] = number
     found = []
     for numbers in trees.values():
-        nodes = places[equation.outputs[next(iter(numbers.values()))]].nodes
+        nodes = places[output_of(equation, next(iter(numbers.values())))].nodes
         taken: set[int] = set()
         for prefix, (node, count) in sorted(nodes.items(), key=lambda item: len(item[0])):
             inside = {way: n for way, n in numbers.items() if way[: len(prefix)] == prefix and n not in taken}
@@ -90,10 +76,10 @@ def _in_order(node: object, ways: Sequence[Way]) -> list[Way]:
     return [leaf.steps for leaf in reach(node, Name("x")) or () if leaf.steps in wanted]
 
 
-def _chain(body: Function, carry: Value, result: object, forced: Container[JaxprEqn]) -> list[tuple[Equation, Any]]:
+def _chain(body: Function, carry: Value, result: object, forced: Container[JaxprEqn]) -> list[tuple[Equation, Value]]:
     """The equations by which `carry` becomes `result` by additions alone, with what each adds; nothing where it does not."""
-    found: list[tuple[Equation, Any]] = []
-    total: Any = carry
+    found: list[tuple[Equation, Value]] = []
+    total: Atom | None = carry
     while total is not result:
         users = [e for e in body.equations if any(a is total for a in e.inputs)]
         if len(users) != 1 or any(r is total for r in body.results) or users[0].origin in forced:
@@ -111,14 +97,14 @@ def _chain(body: Function, carry: Value, result: object, forced: Container[Jaxpr
 class Carry:
     """What a loop carries, with trees in it, while the loop is written."""
 
-    def __init__(self, w: Any, body: Body, found: Sequence[Sum], consts: int, carries: int):
+    def __init__(self, w: Writer, body: Body, found: Sequence[Sum], consts: int, carries: int):
         self.w, self.body, self.sums = w, body, found
         function = body.function
         self.state = function.params[consts : consts + carries]
         self.carries = carries
         starts = {min(s.places): s for s in found}
         inside = {p for s in found for p in s.places}
-        self.items: list[Any] = [starts.get(p, p) for p in range(carries) if p in starts or p not in inside]
+        self.items: list[Sum | int] = [starts.get(p, p) for p in range(carries) if p in starts or p not in inside]
         self.roots: dict[Sum, Name] = {}
         self.words = {s: _word(w, s, self.state) for s in found}
 
@@ -130,7 +116,7 @@ class Carry:
         if len(self.items) > 1:
             body.params.append(Parameter(inner.scope.fresh(identifier(whole, "carry"))))
         for item in self.items:
-            if type(item) is Sum:
+            if isinstance(item, Sum):
                 root = self.roots[item] = Name(inner.scope.fresh(self.words[item]))
                 inner.trees.add(root, item.example, [self.state[p] for p in item.places])
                 targets.append(root.id)
@@ -157,7 +143,7 @@ class Carry:
         """What the body gives back as its carry."""
         inner = self.body.writer
         return group(
-            [self._sum(x) if type(x) is Sum else inner.atom(self.body.function.results[x]) for x in self.items]
+            [self._sum(x) if isinstance(x, Sum) else inner.atom(self.body.function.results[x]) for x in self.items]
         )
 
     def _sum(self, item: Sum) -> Expr:
@@ -177,7 +163,7 @@ class Carry:
         """What the loop is given: `operands`, one for each leaf."""
         found = []
         for item in self.items:
-            if type(item) is Sum:
+            if isinstance(item, Sum):
                 parts = [operands[p] for p in item.places]
                 zeros = self.w.zeros_like(item.example, parts, item.prefix)
                 found.append(zeros if zeros is not None else rebuilt(self.w, item.example, parts))
@@ -190,21 +176,22 @@ class Carry:
         w, outputs = self.w, self.w.equation.outputs
         found = []
         for item in self.items:
-            if type(item) is not Sum:
-                read = outputs[item] is not None and w.is_read_later(outputs[item])
-                found.append(Name(w._target(outputs[item], bases[item]) if read else "_"))
+            if not isinstance(item, Sum):
+                output = outputs[item]
+                read = output is not None and w.is_read_later(output)
+                found.append(Name(w._target(output, bases[item]) if output is not None and read else "_"))
                 continue
             root = Name(w.scope.fresh(self.words[item]))
-            values = [outputs[p] for p in item.places]
+            values = [output_of(w.equation, p) for p in item.places]
             w.names.update((v, Leaf(root, way)) for v, way in zip(values, item.ways, strict=True))
             w.trees.add(root, item.example, values)
             found.append(root)
         return unpacked(found)
 
 
-def _word(w: Any, item: Sum, state: Sequence[Value]) -> str:
+def _word(w: Writer, item: Sum, state: Sequence[Value]) -> str:
     """`d_dense` for the sums that become `d_dense_w` and `d_dense_b`; else after the tree that they are like."""
-    hints = [w.equation.outputs[p].hint or state[p].hint or "" for p in item.places]
+    hints = [output_of(w.equation, p).hint or state[p].hint or "" for p in item.places]
     common: list[str] = []
     for words in zip(*[h.split("_") for h in hints], strict=False):
         if len(set(words)) > 1:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.ir.bodies import CALLS
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import is_call, passed_places
-from untrace.ir.facts import Step
-from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, Structured, TreeMap, Value, While, functions_called
+from untrace.ir.facts import Step, Way
+from untrace.ir.nodes import (
+    Atom,
+    Cond,
+    Equation,
+    Function,
+    Local,
+    Scan,
+    Structured,
+    TreeMap,
+    Value,
+    While,
+    functions_called,
+)
 from untrace.ir.signatures import arguments_at
 from untrace.ir.structured import Map, derivative_in
 from untrace.module.access_paths import Bare, argument_order, layout_of, reach, rows, tuple_around
 from untrace.module.grouping import tree_carries
+from untrace.module.interface.writing import Contents, Writer
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import WIDTH, Leaf, Name, Symbol
 
@@ -24,10 +36,10 @@ _SHORT, _OFTEN = 20, 3
 
 
 def bind_leaves(
-    w: Any,
+    w: Writer,
     leaves: Sequence[tuple[Value, Leaf]],
     equations: Sequence[Equation],
-    results: Sequence[Any],
+    results: Sequence[Atom],
     hint: Callable[[Value, Leaf], str],
     own: frozenset[Value] = frozenset(),
 ) -> None:
@@ -60,7 +72,11 @@ def _is_short(leaf: Leaf) -> bool:
 
 
 def _count_uses(
-    module: Any, equations: Sequence[Equation], results: Sequence[Any], known: dict[Value, Leaf], uses: dict[Value, int]
+    module: Contents,
+    equations: Sequence[Equation],
+    results: Sequence[Atom],
+    known: dict[Value, Leaf],
+    uses: dict[Value, int],
 ) -> None:
     """Adds how often each leaf is named, not counting calls that get the tree around it."""
     for at, equation in enumerate(equations):
@@ -108,7 +124,7 @@ def _spread(order: Sequence[int], operands: Sequence[Leaf | None]) -> dict[int, 
     return found
 
 
-def _uses_in_loop(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
+def _uses_in_loop(module: Contents, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
     """What a loop closes over gets a name outside, unless its body only passes it on with the rest of its tree."""
     loop = callee_of(equation, Scan)
     body, consts, carries = loop.body, loop.consts, loop.carries
@@ -131,14 +147,14 @@ def _gone_through(equation: Equation, start: int, known: dict[Value, Leaf]) -> l
     return [start + place for places, _, _ in rows(operands, ways) for place in places]
 
 
-def own_uses(module: Any, body: Function, known: dict[Value, Leaf]) -> dict[Value, int]:
+def own_uses(module: Contents, body: Function, known: dict[Value, Leaf]) -> dict[Value, int]:
     """How often a function needs each of these leaves of its parameters by itself, and not with all of its tree."""
     uses: dict[Value, int] = {}
     _count_uses(module, body.equations, body.results, {**_own_leaves(body), **known}, uses)
     return {value: uses.get(value, 0) for value in known}
 
 
-def _uses_in_bodies(module: Any, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
+def _uses_in_bodies(module: Contents, equation: Equation, known: dict[Value, Leaf]) -> dict[int, int]:
     """The same for the functions of a `while` or a `cond`, where their trees are known."""
     callee = equation.callee
     assert isinstance(callee, Structured)
@@ -188,7 +204,7 @@ def _argument_leaves(equation: Equation, body: Function) -> dict[Value, Leaf]:
     return found
 
 
-def _single_results(body: Function) -> Sequence[Any]:
+def _single_results(body: Function) -> Sequence[Atom]:
     """The results of a body but for those that it gives as parts of trees."""
     trees = body.facts.trees
     if trees is None:
@@ -199,7 +215,7 @@ def _single_results(body: Function) -> Sequence[Any]:
 
 
 def _uses_inside(
-    module: Any, body: Function, equation: Equation, closed: Iterable[int], known: dict[Value, Leaf]
+    module: Contents, body: Function, equation: Equation, closed: Iterable[int], known: dict[Value, Leaf]
 ) -> dict[int, int]:
     """How often operands count that a body closes over: {place: 0, 1, or 2 where the body needs the leaf by itself}."""
     pairs = [(i, body.params[i], equation.inputs[i]) for i in closed]
@@ -213,9 +229,9 @@ def _uses_inside(
     return {i: n if i in plain else 2 * min(1, n) for i, (n, _) in counts.items()}
 
 
-def _unpacking(w: Any, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Value, Leaf], str]) -> list[Statement]:
+def _unpacking(w: Writer, bound: Sequence[tuple[Value, Leaf]], hint: Callable[[Value, Leaf], str]) -> list[Statement]:
     """Statements that bind leaves: those of one node together."""
-    by_node: dict[Any, list[tuple[Value, Leaf]]] = {}
+    by_node: dict[tuple[str, Way], list[tuple[Value, Leaf]]] = {}
     for value, leaf in bound:
         by_node.setdefault((leaf.root.id, leaf.steps[:-1]), []).append((value, leaf))
     statements: list[Statement] = []

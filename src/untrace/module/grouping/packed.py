@@ -9,12 +9,12 @@ A Function says so by its fact `packed_results`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.facts import Way
 from untrace.ir.nodes import Equation, Function, Local
+from untrace.module.interface.writing import Writer
 from untrace.python.statements import Assign
 from untrace.python.tree import Dict, Expr, Leaf, Name, Text, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
@@ -30,7 +30,7 @@ class Part(Leaf):
         self.whole = whole
 
 
-def returned(w: Any, body: Function) -> Expr:
+def returned(w: Writer, body: Function) -> Expr:
     """What a function returns: its results, those that go together as one dict."""
     packed = body.facts.packed_results
     if packed is None:
@@ -51,7 +51,7 @@ def result_type(body: Function) -> Type:
     return tuple_type([*types[:count], ways_type(ways, [r.aval for r in body.results[count:]])])
 
 
-def assign(w: Any, equation: Equation, call: Expr) -> None:
+def assign(w: Writer, equation: Equation, call: Expr) -> None:
     """Binds what a call gives back."""
     body = callee_of(equation, Local).body
     packed = body.facts.packed_results

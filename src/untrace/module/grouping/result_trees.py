@@ -12,62 +12,43 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from untrace._identifiers import identifier, snake_case
 from untrace._trees import is_simple, parts_by_name
 from untrace.ir.callees import callee_of
 from untrace.ir.calls import trees_taken
-from untrace.ir.nodes import Cond, Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
+from untrace.ir.nodes import Atom, Cond, Equation, Function, Local, Scan, TreeMap, Value, While, walk_functions
+from untrace.ir.types import PyTree
 from untrace.lift.naming.words import clean
 from untrace.module.access_paths import Step, last_word, reach_nodes
 from untrace.module.grouping.accumulators import sums
+from untrace.module.grouping.kinds import Group, Place, Way
 from untrace.module.grouping.stacked import made
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.interface.writing import Contents, Writer
 from untrace.provenance.sites import Provenance, names_by_part
 from untrace.python.names import base_of
 from untrace.python.statements import Assign
 from untrace.python.tree import Expr, Leaf, Name, Symbol, Tuple
 from untrace.python.types import Type, array_type, tuple_type, ways_type
 
-Way = tuple[Step, ...]
 _FEWEST = 2  # results that go together
 
 
-@dataclass(slots=True)
-class Group:
-    """Results of a function that are one tree: their places in its results, and the ways to them in `example`."""
-
-    places: tuple[int, ...]
-    ways: tuple[Way, ...]
-    example: Any
-    words: dict[Equation, str] = field(default_factory=dict)  # id of a call -> what its tree is called
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a value goes: `tree` (a name for it), the way in it, and its nodes by the way there. `names`: the author's for
-    parts of it, by the indices of the way there."""
-
-    tree: Hashable
-    way: Way
-    nodes: dict[Way, tuple[Any, int]] = field(compare=False, hash=False)
-    names: Mapping[tuple[int | str, ...], str] = field(default_factory=dict, compare=False, hash=False)
-
-
-def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any) -> None:
+def note_returned(w: Writer, equations: Sequence[Equation], results: Sequence[Atom], example: PyTree) -> None:
     """Notes in the module which results of local functions are one tree. `w` writes the entry, whose result is like `example`."""
+    entry = w.module.entry
+    assert entry is not None  # whose result this is
     sites: dict[Function, list[tuple[Function | None, Equation]]] = {}
-    for owner, inside in [(None, equations), *((f, f.equations) for f in walk_functions(w.module.entry))]:
-        if owner is w.module.entry:
+    for owner, inside in [(None, equations), *((f, f.equations) for f in walk_functions(entry))]:
+        if owner is entry:
             continue
         for equation in inside:
             for body in _bodies(equation):
                 sites.setdefault(body, []).append((owner, equation))
-    places: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
-    given: dict[Function | None, dict[Any, _Place]] = {None: dict(_places_given(equations))}
+    places: dict[Function | None, dict[Atom, Place]] = {None: dict(_places_in_entry(w, equations, results, example))}
+    given: dict[Function | None, dict[Atom, Place]] = {None: dict(_places_given(equations))}
     for body in _callers_first(sites):
         known = [(e, places.get(o, {})) for o, e in sites[body]]
         places[body], given[body] = {}, dict(_places_given(body.equations))
@@ -82,7 +63,7 @@ def note_returned(w: Any, equations: Sequence[Equation], results: Sequence[Any],
         for i, group in enumerate(found):
             nodes = _nodes(group.example)
             for p, way in zip(group.places, group.ways, strict=True):
-                places[body][body.results[p]] = _Place((body, i), way, nodes)
+                places[body][body.results[p]] = Place((body, i), way, nodes)
 
 
 def _bodies(equation: Equation) -> Sequence[Function]:
@@ -93,7 +74,7 @@ def _bodies(equation: Equation) -> Sequence[Function]:
     return [callee.body] if type(callee) is Local or type(callee) is Scan or type(callee) is While else []
 
 
-def _places_given(equations: Sequence[Equation]) -> Iterator[tuple[Value, _Place]]:
+def _places_given(equations: Sequence[Equation]) -> Iterator[tuple[Atom, Place]]:
     """Where values stand in the trees that loops and branches begin with."""
     for equation in equations:
         for number, tree in enumerate(trees_taken(equation) if _bodies(equation) else ()):
@@ -102,12 +83,12 @@ def _places_given(equations: Sequence[Equation]) -> Iterator[tuple[Value, _Place
             for place, way in zip(tree.places, whole[0][2] if whole else (), strict=False):
                 value = equation.inputs[place]
                 if type(value) is Value:
-                    yield value, _Place((equation, "given", number), way, nodes)
+                    yield value, Place((equation, "given", number), way, nodes)
 
 
-def _places_in_tree(body: Function) -> Iterator[tuple[object, _Place]]:
+def _places_in_tree(body: Function) -> Iterator[tuple[Atom, Place]]:
     """Where the results of a loop's body stand in the tree that it gives, if that is known."""
-    seen: set[object] = set()
+    seen: set[Value] = set()
     for value, place in _places(body, body.results, (body, "out")):
         if type(value) is Value and value not in seen:
             seen.add(value)
@@ -116,23 +97,24 @@ def _places_in_tree(body: Function) -> Iterator[tuple[object, _Place]]:
 
 def _places(
     body: Function,
-    values: Sequence[object],
+    values: Sequence[Atom | None],
     tree: Hashable,
     names: Mapping[tuple[int | str, ...], str] = MappingProxyType({}),
-) -> Iterator[tuple[object, _Place]]:
+) -> Iterator[tuple[Atom, Place]]:
     """Where these, which are the results of a loop's body or what the loop gives for them, stand in its tree, if that is known."""
     trees = body.facts.trees
     whole = reach_nodes(trees.out.example) if trees is not None else None
     if trees is not None and whole:
         nodes = _nodes(trees.out.example)
         for place, way in zip(trees.out.places, whole[0][2], strict=True):
-            if place >= 0:
-                yield values[place], _Place(tree, way, nodes, names)
+            value = values[place] if place >= 0 else None
+            if value is not None:
+                yield value, Place(tree, way, nodes, names)
 
 
 def _places_in_loop(
-    w: Any, body: Function, sites: Sequence[tuple[Equation, dict[Any, _Place]]]
-) -> Iterator[tuple[Value, _Place]]:
+    w: Writer, body: Function, sites: Sequence[tuple[Equation, dict[Atom, Place]]]
+) -> Iterator[tuple[Value, Place]]:
     """Where the terms of the trees go that a loop adds up; notes these."""
     (equation, known), *others = sites
     found = sums(w.module, equation, known) if known and not others else []
@@ -145,14 +127,14 @@ def _places_in_loop(
         for place, way in zip(row.places, row.ways, strict=True):
             value = stacked[place]
             if type(value) is Value:
-                yield value, _Place((body, "stacked", row.places.start), way, nodes)
+                yield value, Place((body, "stacked", row.places.start), way, nodes)
     if found:
         w.module.sums[equation] = found
     for number, item in enumerate(found):
         nodes = _nodes(item.example)
         for turn, terms in enumerate(item.terms):
             for term, way in zip(terms, item.ways, strict=True):
-                yield term, _Place((body, number, turn), way, nodes)
+                yield term, Place((body, number, turn), way, nodes)
 
 
 def _callers_first(bodies: Iterable[Function]) -> list[Function]:
@@ -170,13 +152,13 @@ def _add_callees_first(body: Function, found: dict[Function, None]) -> None:
     found.setdefault(body)
 
 
-def _nodes(example: object) -> dict[Way, tuple[Any, int]]:
+def _nodes(example: object) -> dict[Way, tuple[PyTree, int]]:
     return {way: (node, len(ways)) for way, node, ways, _ in reach_nodes(example) or ()}
 
 
 def _places_in_entry(
-    w: Any, equations: Sequence[Equation], results: Sequence[Any], example: Any
-) -> Iterator[tuple[Value, _Place]]:
+    w: Writer, equations: Sequence[Equation], results: Sequence[Atom], example: PyTree
+) -> Iterator[tuple[Value, Place]]:
     for equation in equations:
         callee = equation.callee
         structure = w.structures.get(equation) if type(callee) is TreeMap else None
@@ -186,43 +168,47 @@ def _places_in_entry(
         for values in callee.columns(equation.inputs):
             for value, way in zip(values, structure.ways, strict=True):
                 if type(value) is Value:
-                    yield value, _Place(("map", tuple(values)), way, nodes)
+                    yield value, Place(("map", tuple(values)), way, nodes)
     whole = reach_nodes(example)
     if whole:
         nodes = _nodes(example)
         for value, way in zip(results, whole[0][2], strict=True):
             if type(value) is Value and sum(r is value for r in results) == 1:
-                yield value, _Place("result", way, nodes)
+                yield value, Place("result", way, nodes)
 
 
 # ---------------------------------------------------------------- what goes together
 
 
 def _groups(
-    body: Function, sites: Sequence[tuple[Equation, dict[object, _Place]]], given: Sequence[Mapping[Any, _Place]]
+    body: Function, sites: Sequence[tuple[Equation, dict[Atom, Place]]], given: Sequence[Mapping[Atom, Place]]
 ) -> list[Group]:
     """given: at each call, where values stand in trees that loops and branches begin with."""
     if body.facts.packed_results is not None or len(body.results) < _FEWEST:
         return []
-    inside: dict[object, _Place] = dict(_places_inside(body))
+    inside: dict[Atom, Place] = dict(_places_inside(body))
     found = (
-        _grouped(body, sites, [[known.get(o) for o in e.outputs] for e, known in sites])
+        _grouped(body, sites, [[_place_of(o, known) for o in e.outputs] for e, known in sites])
         or _grouped(body, sites, [[inside.get(r) for r in body.results]] * len(sites))
-        or _grouped(body, sites, [[g.get(o) for o in e.outputs] for (e, _), g in zip(sites, given, strict=True)])
+        or _grouped(body, sites, [[_place_of(o, g) for o in e.outputs] for (e, _), g in zip(sites, given, strict=True)])
     )
     grouped = {place for group in found for place in group.places}
     for number, (places, example) in enumerate(body.facts.given):
         whole = reach_nodes(example) if grouped.isdisjoint(places) and is_simple(example) else None
         if whole:
             nodes = _nodes(example)
-            row: list[_Place | None] = [None] * len(body.results)
+            row: list[Place | None] = [None] * len(body.results)
             for place, way in zip(places, whole[0][2], strict=True):
-                row[place] = _Place((body, "given", number), way, nodes)
+                row[place] = Place((body, "given", number), way, nodes)
             found += _grouped(body, sites, [row] * len(sites), twice=True)
     return found
 
 
-def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
+def _place_of(value: Value | None, places: Mapping[Atom, Place]) -> Place | None:
+    return None if value is None else places.get(value)
+
+
+def _places_inside(body: Function) -> Iterator[tuple[Atom, Place]]:
     """Where what a function's loops give stands in the trees of their bodies."""
     for equation in body.equations:
         if type(equation.callee) is Scan:
@@ -233,18 +219,19 @@ def _places_inside(body: Function) -> Iterator[tuple[object, _Place]]:
 
 def _grouped(
     body: Function,
-    sites: Sequence[tuple[Equation, dict[object, _Place]]],
-    rows: Sequence[Sequence[Any]],
+    sites: Sequence[tuple[Equation, dict[Atom, Place]]],
+    rows: Sequence[Sequence[Place | None]],
     twice: bool = False,
 ) -> list[Group]:
     """rows: at each call where each of the results goes, or comes from. twice: whether one value may be several results."""
     found: list[Group] = []
     candidates: dict[Hashable, list[int]] = {}
-    for i, place in enumerate(rows[0]):
+    for i in range(len(rows[0])):
         if not twice and sum(r is body.results[i] for r in body.results) > 1:
             return []
-        if place is not None and all(row[i] is not None for row in rows):
-            candidates.setdefault(tuple([row[i].tree for row in rows]), []).append(i)
+        column = [place for row in rows if (place := row[i]) is not None]
+        if len(column) == len(rows):
+            candidates.setdefault(tuple([place.tree for place in column]), []).append(i)
     for numbers in candidates.values():
         found.extend(_groups_of(body, sites, rows, numbers))
     return found
@@ -252,17 +239,17 @@ def _grouped(
 
 def _groups_of(
     body: Function,
-    sites: Sequence[tuple[Equation, dict[Any, _Place]]],
-    rows: Sequence[Sequence[Any]],
+    sites: Sequence[tuple[Equation, dict[Atom, Place]]],
+    rows: Sequence[Sequence[Place | None]],
     numbers: Sequence[int],
 ) -> Iterator[Group]:
     """The groups among results that go into one tree at each call: all of them, or those below each of its branches."""
     if len(numbers) < _FEWEST:
         return
-    columns = [[row[i] for i in numbers] for row in rows]
+    columns = [[place for i in numbers if (place := row[i]) is not None] for row in rows]
     prefixes = [_common([p.way for p in column]) for column in columns]
     ways = [tuple([p.way[len(x) :] for p in c]) for c, x in zip(columns, prefixes, strict=True)]
-    examples: list[Any] = [None]
+    examples: list[PyTree] = [None]
     if len(set(ways)) == 1 and len(set(ways[0])) == len(numbers):
         examples = [_part(c[0].nodes, x, ways[0]) for c, x in zip(columns, prefixes, strict=True)]
     # A function gives several results anyway; and what the others of its kind give are other parts of a dict.
@@ -272,7 +259,7 @@ def _groups_of(
         or (body.facts.is_one_of_several and columns[0][0].nodes.get(prefixes[0], (None, 0))[1] != len(numbers))
     )
     if examples[0] is None or apart or any(_shape(e) != _shape(examples[0]) for e in examples):
-        branches: dict[Any, list[int]] = {}
+        branches: dict[Hashable, list[int]] = {}
         for place, i in enumerate(numbers):
             branches.setdefault(tuple([own[place][:1] for own in ways]), []).append(i)
         for inner in branches.values() if len(branches) > 1 else ():
@@ -294,7 +281,7 @@ def _common(ways: Sequence[Way]) -> Way:
     return ways[0][:size]
 
 
-def _part(nodes: dict[Way, tuple[object, int]], prefix: Way, ways: Sequence[Way]) -> Any:
+def _part(nodes: dict[Way, tuple[PyTree, int]], prefix: Way, ways: Sequence[Way]) -> PyTree:
     """A tree with leaves at the end of these ways: a node, or a part of a dict; None where it would be something else."""
     node, count = nodes.get(prefix, (None, 0))
     if count == len(ways):
@@ -314,13 +301,13 @@ def _part(nodes: dict[Way, tuple[object, int]], prefix: Way, ways: Sequence[Way]
     return found if is_simple(found) else None
 
 
-def _shape(example: object) -> Any:
+def _shape(example: PyTree) -> object:
     import jax
 
     return None if example is None else jax.tree.structure(example)
 
 
-def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
+def _word(equation: Equation, group: Group, place: Place, prefix: Way) -> str:
     """`d_norm` for the gradients of `params["norm"]`, `new_norm` for its new values; else after the function."""
     outputs = [o for p in group.places if (o := equation.outputs[p]) is not None]
     wholes = {o.whole for o in outputs} - {None}
@@ -345,7 +332,7 @@ def _word(equation: Equation, group: Group, place: _Place, prefix: Way) -> str:
 # ---------------------------------------------------------------- how they are written
 
 
-def assign(w: Any, equation: Equation, call: Expr) -> bool:
+def assign(w: Writer, equation: Equation, call: Expr) -> bool:
     """Binds what a call gives back, where some of it is trees; whether any is."""
     groups = w.module.returned.get(callee_of(equation, Local).body)
     if groups is None:
@@ -369,7 +356,7 @@ def assign(w: Any, equation: Equation, call: Expr) -> bool:
     return True
 
 
-def _note_handed_on(w: Any, equation: Equation, root: Name, group: Group) -> None:
+def _note_handed_on(w: Writer, equation: Equation, root: Name, group: Group) -> None:
     body = callee_of(equation, Local).body
     place_of = {param: place for place, param in enumerate(body.params)}
     for place, way in zip(group.places, group.ways, strict=True):
@@ -378,7 +365,7 @@ def _note_handed_on(w: Any, equation: Equation, root: Name, group: Group) -> Non
             w.trees.handed_on[Leaf(root, way).flat()] = w.atom(equation.inputs[place_of[result]]).flat()
 
 
-def returned(w: Any, body: Function) -> Expr | None:
+def returned(w: Writer, body: Function) -> Expr | None:
     """What a function returns, where some of it is trees."""
     groups = w.module.returned.get(body)
     if groups is None:
@@ -392,7 +379,7 @@ def returned(w: Any, body: Function) -> Expr | None:
     return parts[0] if len(parts) == 1 else Tuple(parts)
 
 
-def result_type(module: Any, body: Function) -> Type | None:
+def result_type(module: Contents, body: Function) -> Type | None:
     """The type of what `returned` gives."""
     groups = module.returned.get(body)
     if groups is None:

@@ -13,42 +13,32 @@ are that tree; results in a row that go to all the leaves of one (`result_trees`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 from untrace._identifiers import identifier
 from untrace._trees import is_simple
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Scan, Value
+from untrace.ir.nodes import Atom, Equation, Scan, Value
 from untrace.ir.scans import is_plain_scan
 from untrace.ir.trees import Tree
+from untrace.ir.types import PyTree
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Step, last_word, reach, rows
+from untrace.module.access_paths import last_word, reach, rows
+from untrace.module.grouping.kinds import Place, Row, Way
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.interface.writing import Writer
 from untrace.module.known_trees import leaf_behind
 from untrace.module.nested import Body, group, unpacked
 from untrace.provenance.sites import Provenance, names_by_part
 from untrace.python.tree import Expr, Leaf, Name
 
-Way = tuple[Step, ...]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Row:
-    """Values in a row that are the leaves of `example`, in its order: their places, the ways to them from there, and the
-    way to the tree in the one that it is in."""
-
-    places: range
-    ways: tuple[Way, ...]
-    example: Any
-    node: Leaf
-
+T = TypeVar("T")
 
 # ---------------------------------------------------------------- what a loop goes through
 
 
-def gone_through(w: Any, operands: Sequence[Expr]) -> list[Row]:
+def gone_through(w: Writer, operands: Sequence[Expr]) -> list[Row]:
     """The trees among what a loop is given for its elements."""
     leaves = [leaf_behind(x) for x in operands]
 
@@ -74,15 +64,15 @@ def as_trees(arrays: Sequence[Tree], found: Sequence[Row]) -> list[Tree]:
 # ---------------------------------------------------------------- what it makes
 
 
-def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
-    """The trees among what a loop stacks. places: where in which tree a value goes (`returned._Place`)."""
+def made(equation: Equation, places: Mapping[Atom, Place]) -> list[Row]:
+    """The trees among what a loop stacks. places: where in which tree a value goes (`kinds.Place`)."""
     loop = callee_of(equation, Scan)
     if loop.body.facts.trees is not None or not is_plain_scan(equation):
         return []
     outputs = equation.outputs[loop.carries :]
     goes = [None if o is None else places.get(o) for o in outputs]
     names: dict[Hashable, Name] = {}
-    nodes: dict[str, dict[Way, tuple[Any, int]]] = {}
+    nodes: dict[str, dict[Way, tuple[PyTree, int]]] = {}
     leaves: list[Leaf | None] = []
     for place in goes:
         if place is None:
@@ -92,7 +82,7 @@ def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
         nodes[root.id] = place.nodes
         leaves.append(Leaf(root, place.way))
 
-    def example(node: Leaf) -> Any:
+    def example(node: Leaf) -> PyTree:
         return nodes[node.root.id].get(node.steps, (None, 0))[0]
 
     def ways(node: Leaf) -> Sequence[Way] | None:
@@ -103,14 +93,14 @@ def made(equation: Equation, places: dict[Any, Any]) -> list[Row]:
     return [Row(places, tuple(inside), example(node), node) for places, inside, node in rows(leaves, ways)]
 
 
-def value(body: Body, results: Sequence[object], found: Sequence[Row]) -> Expr:
+def value(body: Body, results: Sequence[Atom], found: Sequence[Row]) -> Expr:
     """What the body gives for `results`."""
     inner = body.writer
     atoms = [inner.atom(r) for r in results]
     return group(with_trees(found, atoms, lambda row: rebuilt(inner, row.example, [atoms[p] for p in row.places])))
 
 
-def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found: Sequence[Row]) -> Expr:
+def targets(w: Writer, outputs: Sequence[Value | None], bases: Sequence[str], found: Sequence[Row]) -> Expr:
     """What the stacked arrays are bound to."""
     inside = {place for row in found for place in row.places}
     single: list[Expr] = []
@@ -121,7 +111,7 @@ def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found
     whole = author.get((1,)) or author.get((1, 0)) if len(found) == 1 else None
 
     def bind(row: Row) -> Expr:
-        values = [outputs[p] for p in row.places]
+        values = [v for p in row.places if (v := outputs[p]) is not None]  # each goes somewhere
         root = Name(w.scope.fresh(_name(row, values, whole)))
         w.names.update((v, Leaf(root, way)) for v, way in zip(values, row.ways, strict=True))
         w.trees.add(root, row.example, values)
@@ -130,7 +120,7 @@ def targets(w: Any, outputs: Sequence[Value | None], bases: Sequence[str], found
     return unpacked(with_trees(found, single, bind))
 
 
-def with_trees(found: Sequence[Row], single: Sequence[object], tree: Callable[[Row], object]) -> list[Any]:
+def with_trees(found: Sequence[Row], single: Sequence[T], tree: Callable[[Row], T]) -> list[T]:
     """What stands for each value, and for each row of them."""
     starts = {row.places.start: row for row in found}
     inside = {place for row in found for place in row.places}
@@ -138,7 +128,7 @@ def with_trees(found: Sequence[Row], single: Sequence[object], tree: Callable[[R
     return [tree(starts[place]) if place in starts else single[place] for place in places]
 
 
-def _name(row: Row, values: Sequence[Any], author: str | None) -> str:
+def _name(row: Row, values: Sequence[Value], author: str | None) -> str:
     word = last_word(Leaf(Name(""), row.node.steps))
     if all(v.hint and v.hint.startswith("d_") for v in values):
         return identifier(f"d_{clean(word)}" if word else "grads", "grads")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,9 +22,11 @@ import numpy as np
 from untrace._identifiers import identifier
 from untrace._trees import is_namedtuple
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Function, Local, Value
-from untrace.module.access_paths import Layout, Step, is_grouped, packs_of, reach
+from untrace.ir.nodes import Atom, Equation, Function, Local, Value
+from untrace.module.access_paths import Layout, is_grouped, packs_of, reach
+from untrace.module.grouping.kinds import Handed
 from untrace.module.interface.put_together import rebuilt
+from untrace.module.interface.writing import Contents, Writer
 from untrace.module.loops import of_calls
 from untrace.python.statements import Assign
 from untrace.python.tree import Expr, Leaf, Name
@@ -34,19 +35,8 @@ from untrace.python.types import Type, tree_type
 _FEWEST = 2  # parts that change
 
 
-@dataclass(slots=True)
-class Handed:
-    """`pack`: which of the trees that the function takes is handed on through `count` calls. `ways`: by the number of a
-    result, the way to where it goes. `example`: the tree, once a function was seen that can name it."""
-
-    pack: int
-    count: int
-    ways: dict[int, tuple[Step, ...]]
-    example: Any = None
-
-
 def note_handed(
-    module: Any, equations: Sequence[Equation], at: int, results: Sequence[Any], known: Mapping[Value, Leaf]
+    module: Contents, equations: Sequence[Equation], at: int, results: Sequence[Atom], known: Mapping[Value, Leaf]
 ) -> None:
     """Notes that the calls from place `at` on hand a tree on, where they do. known: leaves of trees that have a name."""
     body = callee_of(equations[at], Local).body
@@ -83,7 +73,7 @@ def note_handed(
     module.handed[body] = Handed(len(packs), count, {output: way_of[p] for p, output in carries.items()})
 
 
-def handed_by(w: Any, run: Sequence[Equation], leaves: Sequence[Leaf | None]) -> tuple[Handed, Leaf] | None:
+def handed_by(w: Writer, run: Sequence[Equation], leaves: Sequence[Leaf | None]) -> tuple[Handed, Leaf] | None:
     """What a run of calls hands on, and the tree that it begins with."""
     body = callee_of(run[0], Local).body
     handed = w.module.handed.get(body)
@@ -98,7 +88,7 @@ def handed_by(w: Any, run: Sequence[Equation], leaves: Sequence[Leaf | None]) ->
     return handed, tree
 
 
-def variable(w: Any, run: Sequence[Equation], tree: Leaf, later: Sequence[Any]) -> tuple[str, Assign | None]:
+def variable(w: Writer, run: Sequence[Equation], tree: Leaf, later: Sequence[Atom]) -> tuple[str, Assign | None]:
     """(the loop's variable, what it begins with): the tree's own where nothing needs what it was before."""
     values = {a for a in run[0].inputs if type(a) is Value}
     for atom in later:
@@ -113,13 +103,13 @@ def variable(w: Any, run: Sequence[Equation], tree: Leaf, later: Sequence[Any]) 
     return name, Assign([name], tree)
 
 
-def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> None:
+def name_parts(w: Writer, run: Sequence[Equation], handed: Handed, name: str) -> None:
     """Makes what the last call gives parts of the variable."""
     root = Name(name)
     known = dict(zip(handed.ways.values(), [run[-1].outputs[i] for i in handed.ways], strict=True))
-    places, ways = w.module.layouts[run[0].callee.body].packs[handed.pack]
+    places, ways = w.module.layouts[callee_of(run[0], Local).body].packs[handed.pack]
     same = dict(zip(ways, [run[0].inputs[p] for p in places], strict=True))
-    values = []
+    values: list[Atom] = []
     nothing: Any = None  # the type of a leaf that nothing is known of
     for leaf in reach(handed.example, root) or []:
         value = known.get(leaf.steps)
@@ -129,7 +119,7 @@ def name_parts(w: Any, run: Sequence[Equation], handed: Handed, name: str) -> No
     w.trees.add(root, handed.example, values)
 
 
-def returned(w: Any, body: Function) -> Expr | None:
+def returned(w: Writer, body: Function) -> Expr | None:
     """What a function returns that hands a tree on: that tree with other parts."""
     handed = w.module.handed.get(body)
     if handed is None or handed.example is None:
@@ -145,7 +135,7 @@ def returned(w: Any, body: Function) -> Expr | None:
     return rebuilt(w, handed.example, [changed.get(leaf.steps, leaf) for leaf in leaves])
 
 
-def type_of(module: Any, body: Function, pack: int | None = None) -> Type | None:
+def type_of(module: Contents, body: Function, pack: int | None = None) -> Type | None:
     """The type of the tree that a function hands on, where `pack` is that one."""
     handed = module.handed.get(body)
     if handed is None or handed.example is None or pack not in (None, handed.pack):

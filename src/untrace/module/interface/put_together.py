@@ -25,6 +25,7 @@ from untrace._identifiers import identifier
 from untrace._trees import is_namedtuple
 from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
+from untrace.module.interface.writing import Writer
 from untrace.module.known_trees import KnownTrees
 from untrace.python.pytrees import DICTS, Branches, branches, is_plain_identifier, key_source, string, subtrees
 from untrace.python.statements import Assign, Statement
@@ -84,7 +85,7 @@ def rebuild(
     return builder.out
 
 
-def rebuilt(w: Any, example: Any, leaves: Sequence[Expr], readable: bool = False) -> Expr:
+def rebuilt(w: Writer, example: Any, leaves: Sequence[Expr], readable: bool = False) -> Expr:
     """The pytree of `example` with these leaves inside the function that `w` writes.
 
     readable: raise UnsupportedPrimitiveError where a reader would not put it together like that.

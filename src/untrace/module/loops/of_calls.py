@@ -13,8 +13,8 @@ import ast
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
@@ -22,6 +22,8 @@ from untrace.ir.nodes import Equation, Local, Value
 from untrace.lift.naming.author_loops import author_loops
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import Step
+from untrace.module.constants import ConstantWriter
+from untrace.python.names import Scope
 from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text, Tuple, along
 
 # Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
@@ -92,7 +94,7 @@ class Element:
         return tuple([text for _, text, _ in self.keys])
 
     @property
-    def source(self) -> Any:
+    def source(self) -> tuple[str, tuple[Step, ...], tuple[Step, ...]]:
         return self.root.id, self.above, tuple(self.keys)
 
     @staticmethod
@@ -145,9 +147,18 @@ class Element:
         return word if word != self.root.id else "layer"
 
 
-def loop_head(w: Any, elements: Sequence[Element], run: Sequence[Equation]) -> tuple[str, Expr, list[Expr]]:
+class _Writer(Protocol):
+    """What is asked of the writer of a function."""
+
+    scope: Scope
+
+    @property
+    def module(self) -> ConstantWriter: ...
+
+
+def loop_head(w: _Writer, elements: Sequence[Element], run: Sequence[Equation]) -> tuple[str, Expr, list[Expr]]:
     """(the variables of a loop of these calls, what it goes through, for each element the expression inside)."""
-    targets: dict[Any, Name] = {}  # by the list, or by what differs in the keys that are gone through
+    targets: dict[Hashable, Name] = {}  # by the list, or by what differs in the keys that are gone through
     iterables: list[Expr] = []
     parts: list[Expr] = []
     patterns = _patterns(elements)
@@ -239,7 +250,7 @@ def _keys(keys: Sequence[str]) -> Expr:
     return Tuple([Text(key) for key in keys])
 
 
-def _fresh(w: Any, word: str) -> str:
+def _fresh(w: _Writer, word: str) -> str:
     """A new name; where a function has the word already (`block`), the parameters are those of it."""
     base = identifier(clean(word), "layer")
     return w.scope.fresh(f"{base}_params" if w.scope.taken(base) else base)

@@ -102,13 +102,15 @@ class LoopBody(Body):
             inner.names.update((v, Name("_")) for v in values if v is not None)
             return empty
         if tree.is_leaf:
-            return inner.bind_parameter(values[0], word).id
+            value = values[0]
+            assert value is not None  # it is used
+            return inner.bind_parameter(value, word).id
         base = identifier(clean(word), "state")
         name = Name(inner.scope.fresh(base), Symbol(author=base))
         elements = self.elements(tree, path)
         if elements:
             at = len(inner.statements)
-            inner.statements.append(None)
+            inner.statements.append(Assign((), name))  # in its place for now
             bound = [
                 self.bind(part, (*path, i), word or f"{name.id}_{i}", used) for i, (part, word) in enumerate(elements)
             ]
