@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 
@@ -40,7 +39,7 @@ class PytreeEntry:
     takes other things than arrays out of its arguments."""
 
     signature: Signature
-    result: Any
+    result: PyTree
     around: Around | None = None
 
     def examples(self) -> list[PyTree]:
@@ -90,7 +89,7 @@ def _flat(module: ModuleWriter, function: Function, name: str) -> Def:
     return module.described.describe(Def(name, params, w.statements, module.entry_decorators), arguments, result)
 
 
-def _array(w: FunctionWriter, result: Any) -> Expr:
+def _array(w: FunctionWriter, result: Atom) -> Expr:
     """A result as a JAX array, also where it is a constant: without `jax.jit` it would be a Python or NumPy number."""
     if type(result) is Value or not jax_compat.is_shaped_array(result.aval) or result.aval.dtype == jax_compat.FLOAT0:
         return w.atom(result)
@@ -141,14 +140,14 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
 
     words = _of_parameters(module, w.statements, signature)
 
-    def in_words(node: Any) -> Any:
+    def in_words(node: object) -> object:
         if type(node) is Name:
             return words.get(node.id, node)
         named = module.number_of(node.name, node.value) if type(node) is Setting else None
         return rebuilt(node, in_words) if named is None or named.id in words else named
 
-    w.statements[:] = [in_words(statement) for statement in w.statements]
-    parameters = [replace(p, default=p.default and in_words(p.default)) for p in signature.parameters]
+    w.statements[:] = [rebuilt(statement, in_words) for statement in w.statements]
+    parameters = [replace(rebuilt(p, in_words)) for p in signature.parameters]
     definition = Def(inner, parameters, w.statements, [*module.entry_decorators, *_beside(module, entry)])
     is_plain = module.idiomatic and forwarder is None and entry.around is None
     whole = _only_called(module, definition) if is_plain else None
@@ -262,7 +261,10 @@ def _add_dims(
 
 
 def _bind_arguments(
-    w: FunctionWriter, arguments: Sequence[Argument], function: Function, authors: dict[Any, str]
+    w: FunctionWriter,
+    arguments: Sequence[Argument],
+    function: Function,
+    authors: Mapping[tuple[str, tuple[tuple[str, Hashable], ...]], str],
 ) -> None:
     """The leaves of the arguments where they read best: see `grouping.bound_leaves`. `authors`: the author's names, see `unpacked`."""
     used = _used_inputs(function)

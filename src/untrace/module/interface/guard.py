@@ -20,6 +20,8 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, default_registry
 
+from untrace.ir.types import Aval, PyTree
+from untrace.module.interface.signature import Argument
 from untrace.module.writer import ModuleWriter
 from untrace.python import helpers
 from untrace.python.helpers import helper
@@ -68,9 +70,9 @@ class Guarded:
 def guard_of(
     module: ModuleWriter,
     parameters: Mapping[str, str],
-    arguments: Sequence[Any],
-    avals: Sequence[Any],
-    idle: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    arguments: Sequence[Argument],
+    avals: Sequence[Aval],
+    idle: tuple[tuple[PyTree, ...], dict[str, PyTree]] | None = None,
 ) -> list[Statement]:
     """The first statements of an entry.
 
@@ -237,9 +239,9 @@ class _Part:
     depends, and the types of its leaves."""
 
     name: str
-    tree: Any
-    other: Any
-    avals: Sequence[Any]
+    tree: PyTreeDef
+    other: PyTreeDef
+    avals: Sequence[Aval]
 
 
 def _whole(kind: str, parts: Sequence[_Part]) -> _Part:
@@ -254,7 +256,7 @@ def _whole(kind: str, parts: Sequence[_Part]) -> _Part:
     return _Part("", tree, other, [aval for part in parts for aval in part.avals])
 
 
-def _is_plain(tree: Any) -> bool:
+def _is_plain(tree: PyTreeDef) -> bool:
     """Whether a pytree is made of Python's own containers."""
     nodes = [tree]
     while nodes:

@@ -15,7 +15,6 @@ import collections
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 from jax.tree_util import DictKey
@@ -23,6 +22,7 @@ from jax.tree_util import DictKey
 from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace._trees import is_namedtuple
+from untrace.ir.types import PyTree
 from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
 from untrace.module.interface.writing import Writer
@@ -57,8 +57,8 @@ def rebuild(
     inputs: Sequence[tuple[Expr, object]],
     standalone: bool,
     fresh: Callable[[str], str],
-    known: dict[object, Name] | None = None,
-    trees: object = None,
+    known: dict[object, Expr] | None = None,
+    trees: KnownTrees | None = None,
     looked_up: dict[object, Name] | None = None,
     readable: bool = False,
     has_jax: bool = True,
@@ -85,7 +85,7 @@ def rebuild(
     return builder.out
 
 
-def rebuilt(w: Writer, example: Any, leaves: Sequence[Expr], readable: bool = False) -> Expr:
+def rebuilt(w: Writer, example: PyTree, leaves: Sequence[Expr], readable: bool = False) -> Expr:
     """The pytree of `example` with these leaves inside the function that `w` writes.
 
     readable: raise UnsupportedPrimitiveError where a reader would not put it together like that.
@@ -143,13 +143,13 @@ def _same_tree(other: object, value: object) -> bool:
     return type(other) is type(value) and _equal(jax.tree.structure(other), jax.tree.structure(value))
 
 
-def inner_nodes(example: object) -> list[Any]:
+def inner_nodes(example: PyTree) -> list[PyTree]:
     """Every node of a tree that is no leaf."""
     level = branches(example)
     return [] if level is None else [example, *[node for child in level.children for node in inner_nodes(child)]]
 
 
-def _has_parts_by_name(value: Any, level: Branches, keywords: Any) -> bool:
+def _has_parts_by_name(value: object, level: Branches, keywords: stand_ins.Keywords | None) -> bool:
     place = stand_ins.place_of(type(value))
     private = place is not None and place.module != "__main__" and "._" in f".{place.module}"
     return not private and keywords is not None and all(index is not None for _, index, _ in keywords)
@@ -165,33 +165,39 @@ def _is_like(other: object, value: object, level: Branches) -> bool:
 class _Node:
     """A node of the result. `plain`: it can be written without an argument or a twin to help."""
 
-    value: Any
-    level: Any  # Branches; None of a leaf
+    value: PyTree
+    level: Branches | None  # None of a leaf
     children: list[_Node]
     count: int
-    keywords: Any = None
+    keywords: stand_ins.Keywords | None = None
     plain_itself: bool = True
     plain: bool = True
+
+    @property
+    def inside(self) -> Branches:
+        """The level of what is no leaf."""
+        assert self.level is not None
+        return self.level
 
 
 class _Builder:
     def __init__(
         self,
-        inputs: Sequence[tuple[Expr, Any]],
+        inputs: Sequence[tuple[Expr, PyTree]],
         standalone: bool,
         fresh: Callable[[str], str],
-        known: dict[Any, Name],
-        trees: Any = None,
+        known: dict[object, Expr],
+        trees: KnownTrees | None = None,
     ):
         self.trees = trees
         self.out = Rebuilt()
         self.standalone, self.fresh = standalone, fresh
         self.inputs = inputs
-        self._subtrees: list[tuple[Expr, Any, Any]] | None = None
+        self._subtrees: list[tuple[Expr, PyTree, Branches]] | None = None
         # By place, and by class: what the module has already.
-        self._imported: dict[Any, Any] = known
-        self._twins: dict[Any, Any] = known
-        self.looked_up: dict[Any, Name] = {}
+        self._imported = known
+        self._twins = known
+        self.looked_up: dict[object, Name] = {}
         self.readable, self.has_jax = False, True
         self.metadata = stand_ins.Metadata(self.out.modules, self._refer, self._write_tree, self._helper)
         # The same writer, whose names and imports are thrown away: it answers whether something
@@ -219,7 +225,7 @@ class _Builder:
         return node
 
     @staticmethod
-    def _metadata_of(node: _Node) -> Any:
+    def _metadata_of(node: _Node) -> object:
         if node.keywords is not None:
             return [value for _, index, value in node.keywords if index is None]
         return node.level.data if node.level is not None else None
@@ -275,8 +281,8 @@ class _Builder:
         if self.trees is None or node.keywords is None:
             return None
         own = [(name, index) for name, index, _ in node.keywords if index is not None]
-        kept: dict[Any, set[str]] = {}
-        bases: dict[Any, Leaf] = {}
+        kept: dict[str, set[str]] = {}
+        bases: dict[str, Leaf] = {}
         for name, index in own:
             child = self.trees.leaf(children[index])
             if child is not None and child.steps[-1:] == (("attribute", name, 0),):
@@ -290,7 +296,7 @@ class _Builder:
         if (
             base is None
             or 2 * len(kept[best]) < len(own)
-            or not _is_like(self.trees.node(base), node.value, node.level)
+            or not _is_like(self.trees.node(base), node.value, node.inside)
         ):
             if len(own) == len(node.keywords) and node.plain_itself:
                 return None
@@ -321,7 +327,9 @@ class _Builder:
         return all(map(self._is_changed_by_parts, node.children))
 
     def _dict(self, node: _Node, children: list[Expr]) -> Expr:
-        by_key = {key.key: child for key, child in zip(node.level.keys, children, strict=True)}
+        by_key = {
+            key.key: child for key, child in zip(node.inside.keys, children, strict=True) if isinstance(key, DictKey)
+        }
         try:
             # In the example's own order, which `OrderedDict` keeps and a reader expects.
             pairs = whole_or([(self._key(key), by_key[key]) for key in node.value])
@@ -377,7 +385,7 @@ class _Builder:
             return self._construct(node, self._import(place), children)
         for expr, other, level in self._all_subtrees():
             if type(other) is type(node.value) and len(level.children) == len(children):
-                if _equal(level.data, node.level.data):
+                if _equal(level.data, node.inside.data):
                     return Call(self._helper("_like"), [expr, List(children)])
         return self._construct(node, self._twin(node, place), children)
 
@@ -401,7 +409,7 @@ class _Builder:
 
     def _construct(self, node: _Node, cls: Expr, children: list[Expr]) -> Expr:
         if node.keywords is None:
-            metadata = self._write_metadata(node, node.level.data)
+            metadata = self._write_metadata(node, node.inside.data)
             return Call(self._helper("_node"), [cls, metadata, List(children)])
         kwargs = [
             (name, children[index] if index is not None else self._write_metadata(node, value))
@@ -426,11 +434,14 @@ class _Builder:
 
     # ------------------------------------------------------------ from the arguments
 
-    def _all_subtrees(self) -> list[tuple[Expr, Any, Branches]]:
+    def _all_subtrees(self) -> list[tuple[Expr, PyTree, Branches]]:
         """The inner nodes of the arguments that an expression reaches, outermost first."""
         if self._subtrees is None:
             self._subtrees = [
-                (expr, node, branches(node)) for root, example in self.inputs for expr, node in subtrees(example, root)
+                (expr, node, level)
+                for root, example in self.inputs
+                for expr, node in subtrees(example, root)
+                if (level := branches(node)) is not None
             ]
         return self._subtrees
 
@@ -480,10 +491,11 @@ class _Builder:
     def _twin(self, node: _Node, place: stand_ins.Place | None) -> Expr:
         """The library class where it is loaded, else its twin: a name bound before the return."""
         cls = type(node.value)
-        key = cls, tuple(map(str, node.level.keys)), node.keywords is None
+        key = cls, tuple(map(str, node.inside.keys)), node.keywords is None
         twin = self._twins.get(key)
         if twin is None:
             twin = self._twins[key] = self._define_twin(node)
+        assert isinstance(twin, Name)
         # The library's class would not take what stands in for metadata that has no source.
         if place is None or not self._can_write(self._metadata_of(node)):
             if place is None:
@@ -508,7 +520,7 @@ class _Builder:
             fields = List([string(field) for field, _, _ in node.keywords])
             self.out.definitions.append(Assign([name], Call("dataclasses.make_dataclass", [string(name), fields])))
             return Name(name)
-        statement, modules, helpers = stand_ins.twin_statement(name, node.value, node.level, node.keywords)
+        statement, modules, helpers = stand_ins.twin_statement(name, node.value, node.inside, node.keywords)
         for needed in helpers:
             self._helper(needed)
         self.out.modules |= modules

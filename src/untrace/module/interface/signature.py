@@ -12,9 +12,9 @@ import inspect
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from untrace import jax_compat
+from untrace.ir.types import PyTree
 from untrace.module.interface.checks import DoubleStar, Refuse, RefuseOthers
 from untrace.module.interface.stand_ins import READY
 from untrace.python import helpers
@@ -29,7 +29,7 @@ class Argument:
     """A traced argument: the expression that gives it, an example of it, its name in words."""
 
     root: Expr
-    example: Any
+    example: PyTree
     path: Path
 
 
@@ -51,7 +51,7 @@ class Signature:
     notes: tuple[str, ...] = ()
     modules: frozenset[str] = frozenset()
     public: tuple[Parameter, ...] = ()
-    annotations: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, object] = field(default_factory=dict)
 
     def forwarder(self, name: str, inner: str) -> Def | None:
         """`def name(<original parameters>): return inner(...)`, or None where it is not needed."""
@@ -157,7 +157,7 @@ def signature_parameters(
     return reader.read()
 
 
-def _annotations(fn: Callable[..., object]) -> dict[str, Any]:
+def _annotations(fn: Callable[..., object]) -> dict[str, object]:
     """The annotations of `fn` by parameter, and of its result as "return"; {} where Python cannot tell."""
     try:
         signature = inspect.signature(fn, eval_str=True)
@@ -247,7 +247,7 @@ class _Reader:
         self.notes: list[str] = []
         self.by_position: dict[int, Argument] = {}
         self.by_name: dict[str, Argument] = {}
-        self.annotations: dict[str, Any] = {}
+        self.annotations: dict[str, object] = {}
         self.optional = False  # whether a parameter with a default came already
 
     def read(self) -> Signature:

@@ -14,13 +14,14 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import numpy as np
 
 from untrace import jax_compat
 from untrace._trees import is_namedtuple
+from untrace.ir.types import PyTree
 from untrace.python.helpers import helper
 from untrace.python.pytrees import Branches, branches, is_plain_identifier, string
 from untrace.python.statements import Assign, Statement, docstring_lines
@@ -157,8 +158,8 @@ def _sentinel_place(value: object) -> Place | None:
     return None
 
 
-def _look_up(module: str, path: Sequence[str]) -> Any:
-    found = sys.modules.get(module)
+def _look_up(module: str, path: Sequence[str]) -> object:
+    found: object = sys.modules.get(module)
     for name in path:
         # Not `getattr`: a package that loads its parts lazily would be made to load them.
         found = getattr(found, "__dict__", {}).get(name)
@@ -249,7 +250,8 @@ class Metadata(Values):
         # A combination of flags has no name, and a class that is only looked up may not be there.
         return Call(cls, [self.source(value.value)])
 
-    def _dataclass(self, value: Any) -> Expr:
+    def _dataclass(self, value: object) -> Expr:
+        assert dataclasses.is_dataclass(value)
         fields = [f.name for f in dataclasses.fields(value) if f.init]
         if not all(map(is_plain_identifier, fields)):
             raise Unwritable(f"a {type(value).__qualname__} object")
@@ -271,9 +273,11 @@ class Metadata(Values):
 # ---------------------------------------------------------------- constructors
 
 
-def constructor_keywords(
-    node: Any, level: Branches, registered: bool = False
-) -> list[tuple[str, int | None, Any]] | None:
+# Keyword, child index or None, metadata value.
+Keywords = list[tuple[str, int | None, object]]
+
+
+def constructor_keywords(node: PyTree, level: Branches, registered: bool = False) -> Keywords | None:
     """(keyword, child index or None, metadata value) for `type(node)(...)`; None if unsure.
 
     registered: whether it will be called on the class itself, and not on a twin. A namedtuple may be registered with
@@ -285,15 +289,16 @@ def constructor_keywords(
     """
     cls = type(node)
     if is_namedtuple(node):
-        names = list(cls._fields)
+        words = list(cls._fields)
     elif dataclasses.is_dataclass(cls):
-        names: list[Any] = [getattr(key, "name", None) for key in level.keys]
+        words = [getattr(key, "name", None) for key in level.keys]
     else:
         return None
-    if not all(map(_is_field_name, names)) or len(set(names)) != len(names):
+    names = [word for word in words if _is_field_name(word)]
+    if len(names) < len(words) or len(set(names)) != len(names):
         return None
     probes = [object() for _ in level.children]
-    keywords: list[tuple[str, int | None, Any]] = [(n, i, None) for i, n in enumerate(names)]
+    keywords: Keywords = [(n, i, None) for i, n in enumerate(names)]
     if is_namedtuple(node) and registered:
         children = {id(child): i for i, child in enumerate(level.children)}
         keywords = [(n, children.get(id(v)), v) for n, v in zip(names, node, strict=True)]
@@ -320,7 +325,7 @@ def constructor_keywords(
     return keywords if all(a is b for a, b in zip(found.children, probes, strict=True)) else None
 
 
-def _is_field_name(name: Any) -> bool:
+def _is_field_name(name: object) -> TypeGuard[str]:
     """Whether a twin can have this field: `__x` is mangled, `typing = ...` hides the module."""
     return is_plain_identifier(name) and not name.startswith("__") and name not in _USED_IN_TWINS
 
@@ -332,7 +337,7 @@ _USED_IN_TWINS = frozenset(("typing", "dataclasses", "jax"))
 
 
 def twin_statement(
-    name: str, node: object, level: Branches, keywords: Sequence[tuple[str, int | None, object]] | None
+    name: str, node: object, level: Branches, keywords: Keywords | None
 ) -> tuple[Statement, set[str], list[str]]:
     """(the definition of the twin of `type(node)`, the modules it needs, the helpers it needs).
 

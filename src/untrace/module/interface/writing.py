@@ -48,7 +48,7 @@ class Contents(ConstantWriter):
         self.standalone = standalone
         self.callables: dict[int, Expr] = {}  # Python functions of callbacks, by identity
         self.missing: dict[str, Callable[..., object]] = {}  # those without text: name of the stand-in -> function
-        self.twins: dict[object, Name] = {}  # classes that stand for a library's, by class
+        self.twins: dict[object, Expr] = {}  # classes that stand for a library's, by class
         self.program: Jaxpr = None  # the jaxpr of the whole program
         self.being_written: set[Function] = set()  # functions inside whose definition we are
         self.kept: list[object] = []  # what something knows by its id, which is only unique while it lives
