@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
-from collections.abc import Callable, Container, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from untrace.ir.said import Numbers
 from untrace.module.access_paths import Step
@@ -18,44 +18,47 @@ from untrace.module.def_use import reads, targets_of
 from untrace.module.loops.memo import NUMBER
 from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
-from untrace.python.statements import Statement
+from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Leaf, Name, Slice, Text, Tuple, along, quoted
 from untrace.python.walk import nodes_of, rebuilt
 
 Place = tuple[int, int]  # the number of a statement in its turn, and of the target there
 
 
-class Hole(Expr):
+K = TypeVar("K", bound=Hashable)
+
+
+class Hole(Expr, Generic[K]):
     """What stands in the text of a loop until its variables have names."""
 
     __slots__ = ("key",)
 
-    def __init__(self, key: Any):
+    def __init__(self, key: K):
         self.key = key
 
     def flat(self) -> str:
         return "x"
 
 
-class Own(Hole):
+class Own(Hole[Place]):
     """What a statement of the same turn gave; `key` is its Place."""
 
     __slots__ = ()
 
 
-class Carry(Hole):
+class Carry(Hole[Place]):
     """What a statement of the turn before gave; `key` is its Place."""
 
     __slots__ = ()
 
 
-class Part(Hole):
+class Part(Hole[int]):
     """What is an element of a list; `key` is the number of the Element."""
 
     __slots__ = ()
 
 
-class Row(Hole):
+class Row(Hole[tuple[Numbers, ...]]):
     """What is another number in each turn; `key` are these."""
 
     __slots__ = ()
@@ -71,7 +74,10 @@ class Turns(AntiUnifier):
     """
 
     def __init__(
-        self, turns: Sequence[Sequence[Statement]], leaf: Callable[[str], Leaf | None], known: Container[Any] = ()
+        self,
+        turns: Sequence[Sequence[Statement]],
+        leaf: Callable[[str], Leaf | None],
+        known: Container[tuple[str, tuple[Step, ...]]] = (),
     ):
         self.turns = turns
         self.leaf = leaf
@@ -84,19 +90,20 @@ class Turns(AntiUnifier):
         self.carries: dict[Place, Expr] = {}
         self.of_one_shape: set[Place] = set()  # the carries that are so at the beginning of each turn
         self.elements: list[Element] = []
-        self.rows: dict[Numbers, None] = {}  # numbers, one for each turn
-        self._numbers: dict[Any, int] = {}
+        self.rows: dict[tuple[Numbers, ...], None] = {}  # numbers, one for each turn
+        self._numbers: dict[Hashable, int] = {}
         self.params: frozenset[str] = frozenset()  # of the functions inside which we are
         self.invariant: set[str] = set()
-        self.template: list[tuple[Statement, Expr]] = []
+        self.template: list[tuple[Assign | Unpack, Expr]] = []
         for j in range(len(turns[0])):
             self.template.append(self._statement(j, [turn[j] for turn in turns if j < len(turn)]))
 
-    def _statement(self, j: int, rows: Sequence[Any]) -> tuple[Statement, Expr]:
-        kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in rows}
-        if len(kinds) > 1:
+    def _statement(self, j: int, rows: Sequence[Statement]) -> tuple[Assign | Unpack, Expr]:
+        every = [s for s in rows if isinstance(s, (Assign, Unpack))]
+        kinds = {(type(s), tuple([_width(t) for t in s.targets])) for s in every}
+        if len(kinds) > 1 or len(every) < len(rows):
             raise Different
-        return rows[0], self.unify([s.value for s in rows])
+        return every[0], self._unified([s.value for s in every])
 
     def reads_shape(self, name: str, place: Place) -> bool:
         """Whether the turns need of a variable that a carry begins as only its shape, which the carry has in each of them."""
@@ -132,15 +139,24 @@ class Turns(AntiUnifier):
 
     # ------------------------------------------------------------ laying one over the other
 
-    def unify(self, nodes: Sequence[Any]) -> Any:
+    def _unified(self, values: Sequence[Expr]) -> Expr:
+        found = self.unify(values)
+        assert isinstance(found, Expr)  # of expressions
+        return found
+
+    def unify(self, nodes: Sequence[Node]) -> Node:
         """One expression for those of all turns."""
         first = nodes[0]
         if type(first) is Text and len(nodes) > 1 and all(type(n) is Binary for n in nodes[1:]):
-            nodes = [first := self._begun(first, nodes[1]), *nodes[1:]]
+            second = nodes[1]
+            assert type(second) is Binary
+            nodes = [first := self._begun(first, second), *nodes[1:]]
         if all(type(n) is Name or isinstance(n, Leaf) for n in nodes) or any(type(n) is not type(first) for n in nodes):
             return self._slot(nodes)  # what a loop begins with may be an expression
-        if type(first) is Text and any(n.text != first.text for n in nodes):
-            return self._row([n.text for n in nodes])
+        if type(first) is Text:
+            texts = [n.text for n in nodes if type(n) is Text]
+            if any(text != first.text for text in texts):
+                return self._row(texts)
         outer = self.params
         if type(first) is Lambda:
             self.params = outer | frozenset(first.params)
@@ -155,10 +171,10 @@ class Turns(AntiUnifier):
             return first
         known = self.carries.get(self.produced[0][next(iter(handed))], Text("0.0"))
 
-        def filled(node: Any) -> Any:
+        def filled(node: object) -> object:
             return known if type(node) is Name and node.id in handed else rebuilt(node, filled)
 
-        made = filled(second)
+        made = rebuilt(second, filled)
         with contextlib.suppress(ValueError, ArithmeticError, KeyError):
             if _number(made) == float(first.text):
                 return made
@@ -183,7 +199,10 @@ class Turns(AntiUnifier):
         self.rows[row] = None
         return Row(row)
 
-    def _slot(self, nodes: Sequence[Any]) -> Expr:
+    def _slot(self, several: Sequence[Node]) -> Expr:
+        nodes = [n for n in several if isinstance(n, Expr)]
+        if len(nodes) < len(several):
+            raise Different
         if self.params and any(not self.params.isdisjoint(reads(n)) for n in nodes):
             if len({n.flat() for n in nodes}) > 1:
                 raise Different
@@ -193,19 +212,19 @@ class Turns(AntiUnifier):
             steps = {n.steps for n in nodes[1:] if isinstance(n, Leaf)}
             if len(steps) > 1 or any(not isinstance(n, Leaf) for n in nodes[1:]):
                 raise Different
-            first = nodes[0]
-            if isinstance(first, Leaf) and first.steps == nodes[1].steps:
-                return along(self._slot([n.root for n in nodes]), nodes[1].steps)
+            leaves = [n for n in nodes if isinstance(n, Leaf)]
+            if len(leaves) == len(nodes) and leaves[0].steps == leaves[1].steps:
+                return along(self._slot([n.root for n in leaves]), leaves[1].steps)
             raise Different
-        names: list[Any] = [n.id if type(n) is Name else None for n in nodes]
-        if self.turn_of.get(names[0] or "") == 0:
+        names = [n.id if type(n) is Name else "" for n in nodes]
+        if self.turn_of.get(names[0]) == 0:
             place = self.produced[0][names[0]]
-            if all(self.produced[k].get(name or "") == place for k, name in enumerate(names)):
+            if all(self.produced[k].get(name) == place for k, name in enumerate(names)):
                 return Own(place)
             raise Different
         if len(names) > 1 and names[1] in self.produced[0]:
             place = self.produced[0][names[1]]
-            if any(self.produced[k].get(name or "") != place for k, name in enumerate(names[1:])):
+            if any(self.produced[k].get(name) != place for k, name in enumerate(names[1:])):
                 raise Different
             if any(name in self.turn_of for name in reads(nodes[0])):
                 raise Different
@@ -222,7 +241,7 @@ class Turns(AntiUnifier):
             return nodes[0]
         return self._element(nodes)
 
-    def _element(self, nodes: Sequence[object]) -> Expr:
+    def _element(self, nodes: Sequence[Expr]) -> Expr:
         leaves = [n if isinstance(n, Leaf) else self.leaf(n.id) if type(n) is Name else None for n in nodes]
         ways = [(leaf.root, leaf.steps) for leaf in leaves if leaf is not None]
         if len(ways) < len(leaves):
@@ -258,7 +277,7 @@ class Turns(AntiUnifier):
             raise Different
         return kind, str(2 * last - before), length
 
-    def trying(self, nodes: Sequence[object]) -> Any:
+    def trying(self, nodes: Sequence[Expr]) -> Expr | None:
         """`unify`, or None where the turns differ; then nothing is noted either."""
         before = (
             dict(self.carries),
@@ -268,7 +287,7 @@ class Turns(AntiUnifier):
             dict(self.rows),
         )
         try:
-            return self.unify(nodes)
+            return self._unified(nodes)
         except Different:
             self.params = frozenset()
             self.carries, _, self._numbers, self.invariant, self.rows = before
@@ -276,13 +295,16 @@ class Turns(AntiUnifier):
             return None
 
 
-def _with_zeros(nodes: Sequence[Any]) -> Sequence[Any]:
+def _with_zeros(nodes: Sequence[Node]) -> Sequence[Node]:
     """`n + 0` beside `n + 1`, for a bound of a slice that is `n`."""
     sums = [type(n) is Binary and n.op == "+" and type(n.right) is Text for n in nodes]
-    bases = {(n.left if is_sum else n).flat() for n, is_sum in zip(nodes, sums, strict=True) if n is not None}
-    if not any(sums) or all(sums) or len(bases) > 1 or None in nodes:
+    if not any(sums) or all(sums):
         return nodes
-    return [n if is_sum else Binary(n, "+", Text("0")) for n, is_sum in zip(nodes, sums, strict=True)]
+    bounds = [n for n in nodes if isinstance(n, Expr)]
+    bases = [n.left if type(n) is Binary and is_sum else n for n, is_sum in zip(bounds, sums, strict=True)]
+    if len({base.flat() for base in bases}) > 1:
+        return nodes
+    return [n if is_sum else Binary(n, "+", Text("0")) for n, is_sum in zip(bounds, sums, strict=True)]
 
 
 _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}

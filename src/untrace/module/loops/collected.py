@@ -12,12 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.lift.naming.words import clean, plural
 from untrace.module.def_use import reads, substituted, targets_of
-from untrace.module.loops.align_turns import Carry, Hole, Own, Place, Turns
+from untrace.module.loops.align_turns import Carry, Own, Part, Place, Row, Turns
 from untrace.module.loops.memo import Known
 from untrace.module.loops.of_calls import key_pattern
 from untrace.python.names import base_of
@@ -66,8 +65,13 @@ class Gatherer:
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
 
-    def _expr(self, node: object, word: str) -> Any:
-        if type(node) in (List, Tuple):
+    def _within(self, node: Expr, word: str) -> Expr:
+        made = self._expr(node, word)
+        assert isinstance(made, Expr)  # of an expression
+        return made
+
+    def _expr(self, node: object, word: str) -> object:
+        if type(node) is List or type(node) is Tuple:
             made = self._list(node, word)
             if made is not None:
                 return made
@@ -75,12 +79,12 @@ class Gatherer:
             node = self._dict(node, word) or node
             if len(node.pairs) == 1 and node.pairs[0][0] is None:
                 return node.pairs[0][1]
-            pairs = [(k, v if k is None else self._expr(v, _word_of_key(k) or word)) for k, v in node.pairs]
+            pairs = [(k, v if k is None else self._within(v, _word_of_key(k) or word)) for k, v in node.pairs]
             changed = any(a is not b for (_, a), (_, b) in zip(pairs, node.pairs, strict=True))
             return Dict(pairs) if changed else node
         if type(node) is Call and node.kwargs:
-            kwargs = [(k, self._expr(v, k if k != "**" else word)) for k, v in node.kwargs]
-            args = [self._expr(a, word) for a in node.args]
+            kwargs = [(k, self._within(v, k if k != "**" else word)) for k, v in node.kwargs]
+            args = [self._within(a, word) for a in node.args]
             if any(a is not b for a, b in zip(args, node.args, strict=True)) or any(
                 a[1] is not b[1] for a, b in zip(kwargs, node.kwargs, strict=True)
             ):
@@ -106,7 +110,7 @@ class Gatherer:
 
     # ------------------------------------------------------------ lists
 
-    def _list(self, node: Any, word: str) -> Expr | None:
+    def _list(self, node: List | Tuple, word: str) -> Expr | None:
         items = node.elements
         count = len(self.turns.turns)
         if len(items) < count:
@@ -251,13 +255,13 @@ class Needed:
     the last turn. `trails`: by carry, variables by the number of the turn that they are given to.
     """
 
-    places: dict[str, tuple[int, Any]] = field(default_factory=dict)
-    saved: list[Any] = field(default_factory=list)
+    places: dict[str, tuple[int, Own | Carry]] = field(default_factory=dict)
+    saved: list[Own | Carry] = field(default_factory=list)
     last: set[Place] = field(default_factory=set)
     trails: dict[Place, dict[int, str]] = field(default_factory=dict)
     has_trail: bool = False
 
-    def add(self, hole: object, names: dict[int, str]) -> None:
+    def add(self, hole: Own | Carry, names: dict[int, str]) -> None:
         self.saved.append(hole)
         self.places.update((name, (k, hole)) for k, name in names.items())
 
@@ -274,8 +278,8 @@ def _read_once(statements: Sequence[Statement], known: Known) -> dict[str, Expr]
     }
 
 
-def holes(node: object) -> list[Any]:
-    return [n for n in nodes_of(node) if isinstance(n, Hole)]
+def holes(node: object) -> list[Own | Carry | Part | Row]:
+    return [n for n in nodes_of(node) if isinstance(n, (Own, Carry, Part, Row))]
 
 
 def _word_of_key(key: Expr) -> str:
@@ -283,7 +287,7 @@ def _word_of_key(key: Expr) -> str:
     return text if text.isidentifier() else ""
 
 
-def _with_list(node: Any, name: str, start: int, stop: int, backwards: bool) -> Expr:
+def _with_list(node: List | Tuple, name: str, start: int, stop: int, backwards: bool) -> Expr:
     """A list or tuple with the variable in the place of some of its elements."""
     if start == 0 and stop == len(node.elements):
         if type(node) is List:

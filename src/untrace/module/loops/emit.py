@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import keyword
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from untrace.lift.naming.author_loops import AuthorLoop
 from untrace.lift.naming.words import plural
@@ -13,7 +12,7 @@ from untrace.module.access_paths import last_word
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
-from untrace.module.loops.head import MOST_TARGETS, Head
+from untrace.module.loops.head import MOST_TARGETS, Head, Roller
 from untrace.module.loops.of_calls import key_pattern
 from untrace.module.loops.temporaries import fold_back
 from untrace.module.loops.turn_numbers import TurnNumbers
@@ -24,7 +23,7 @@ from untrace.python.walk import rebuilt
 
 
 def write_loop(
-    roller: Any,
+    roller: Roller,
     turns: Turns,
     before: Sequence[Statement],
     after: Sequence[Statement],
@@ -45,14 +44,14 @@ class Start(Assign):
 
 class _Writer:
     def __init__(
-        self, roller: Any, turns: Turns, before: Sequence[Statement], after: Sequence[Statement], temporary: set[str]
+        self, roller: Roller, turns: Turns, before: Sequence[Statement], after: Sequence[Statement], temporary: set[str]
     ):
         self.roller, self.turns = roller, turns
         self.before, self.after, self.temporary = list(before), after, temporary
         self.count = len(turns.turns)
         self.fresh = roller.fresh
         self.known = roller.known
-        self.names: dict[Any, str] = {}  # of holes
+        self.names: dict[tuple[str, Place], str] = {}  # of holes
         self.renamed: dict[str, Expr] = {}
 
     def write(self, loops: Sequence[AuthorLoop]) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
@@ -97,7 +96,7 @@ class _Writer:
         made = For(*self.head.line(), [*self.head.below, *fold_back(body, self.temporary, self.known)])
         made.is_backward = any(getattr(s, "is_backward", False) for s, _ in turns.template)
         empty = [Start([g.name], substituted(_empty(g), self.renamed)) for g in _each_once(gathered)]
-        starts: list[Any] = [*empty, *self.starts] if needed.trails else [*self.starts, *empty]
+        starts: list[Statement] = [*empty, *self.starts] if needed.trails else [*self.starts, *empty]
         if made.is_backward:
             for statement in starts:
                 statement.is_backward = True
@@ -106,7 +105,7 @@ class _Writer:
     # ------------------------------------------------------------ after the loop
 
     def _use_saved(
-        self, new: dict[str, Expr], name: str, places: dict[str, tuple[int, Any]], saved: Sequence[Any]
+        self, new: dict[str, Expr], name: str, places: dict[str, tuple[int, Own | Carry]], saved: Sequence[Own | Carry]
     ) -> None:
         number = {h.key: i for i, h in enumerate(saved)}
         for variable, (turn, hole) in places.items():
@@ -249,12 +248,13 @@ class _Writer:
         at: dict[int, list[Statement]] = {}  # after how many of the statements
         self.direct = self._direct_targets()
         for place, g in self.wanted:
-            if type(g.values[0]) is not Own or g.values[0].key not in self.direct:
+            value = g.values[0]
+            if type(value) is not Own or value.key not in self.direct:
                 at.setdefault(place, []).extend(self._filling(g))
         body: list[Statement] = []
         for j, (statement, value) in enumerate(turns.template):
             body += at.get(j, [])
-            body.append(self._statement(statement, j, self._filled(value)))
+            body.append(self._statement(statement, j, self._expr(value)))
         body += at.get(size, [])
         for place in turns.carries:
             if place in self.late:
@@ -262,7 +262,7 @@ class _Writer:
                 body.append(Assign([name], Name(self.names["own", place])))
         return body
 
-    def _statement(self, statement: Any, j: int, value: Expr) -> Statement:
+    def _statement(self, statement: Assign | Unpack, j: int, value: Expr) -> Statement:
         names = (self._target((j, place)) for place in itertools.count())
 
         targets = [
@@ -287,16 +287,16 @@ class _Writer:
         used = [h.key for _, value in self.turns.template for h in holes(value) if type(h) is Own]
         used += [h.key for _, g in self.wanted for v in g.values for h in holes(v)]
         return {
-            g.values[0].key: f"{g.name}[{self.head.key_names[g.keys].flat()}]"
+            value.key: f"{g.name}[{self.head.key_names[g.keys].flat()}]"
             for _, g in self.wanted
             if g.keys is not None
-            and type(g.values[0]) is Own
-            and used.count(g.values[0].key) == 1
-            and g.values[0].key not in self.turns.carries
+            and type(value := g.values[0]) is Own
+            and used.count(value.key) == 1
+            and value.key not in self.turns.carries
         }
 
     def _filling(self, g: Gathered) -> Iterator[Statement]:
-        values = [self._filled(v) for v in g.values]
+        values = [self._expr(v) for v in g.values]
         if g.keys is not None:
             key = self.head.key_names[g.keys]
             yield Assign([f"{g.name}[{key.flat()}]"], values[0])
@@ -309,7 +309,12 @@ class _Writer:
                 value = Name(self.head.whole)
             yield Assign([], Call(f"{g.name}.append", [value]))
 
-    def _filled(self, node: Any) -> Any:
+    def _expr(self, node: Expr) -> Expr:
+        made = self._filled(node)
+        assert isinstance(made, Expr)  # of an expression
+        return made
+
+    def _filled(self, node: object) -> object:
         if type(node) is Own:
             return self._named(self._target(node.key), self.turns.name(node.key))
         if type(node) is Carry:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Protocol
 
 from untrace._identifiers import identifier
-from untrace.lift.naming.author_loops import variables_of
+from untrace.ir.facts import Step
+from untrace.lift.naming.author_loops import AuthorLoop, variables_of
 from untrace.lift.naming.words import clean, singular
 from untrace.module.access_paths import last_word
-from untrace.module.loops.align_turns import Turns
+from untrace.module.constants import ConstantWriter
+from untrace.module.loops.align_turns import Place, Turns
 from untrace.module.loops.collected import Gathered
-from untrace.module.loops.of_calls import Element, key_pattern
+from untrace.module.loops.memo import Known
+from untrace.module.loops.of_calls import Element, Source, key_pattern
 from untrace.module.loops.turn_numbers import TurnNumbers, Values, places_of
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement
@@ -28,6 +31,35 @@ MOST_TARGETS = 4  # of a tuple in the head of a loop
 LONGEST_TARGETS = 40  # letters of their names
 
 
+class Roller(Protocol):
+    """What makes loops of the statements of one function, as it is seen from where a loop is written.
+
+    `leaves`, `authors`: by variable the part of an argument that it holds, and what the author calls it. `taken`: all names;
+    `targets`: those that only loops bind. `saved`: by list the variables that a loop put there, and whether they are carries;
+    `carried`: by the same list what the loop hands from turn to turn. `words`: what the author calls the elements of a list.
+    `ends`: by list of all values of a carry how many turns there are, and which carry; `end_names`: its variable in the end.
+    """
+
+    leaves: dict[str, Leaf]
+    authors: dict[str, str]
+    taken: set[str]
+    targets: set[str]
+    saved: dict[str, list[tuple[str, bool]]]
+    carried: dict[str, str]
+    words: dict[tuple[str, tuple[Step, ...]], str | list[str]]
+    ends: dict[str, tuple[int, Place]]
+    end_names: dict[str, Name]
+    parameters: set[str]
+    known: Known
+    trails: bool
+    has_trail: bool
+
+    @property
+    def module(self) -> ConstantWriter: ...
+    def fresh(self, base: str) -> str: ...
+    def author_loops(self, turns: Turns) -> list[AuthorLoop]: ...
+
+
 class Head:
     """`for target in iterable:`; `below`: statements that take an element apart; `parts`: by number of the element the
     expression for it; `key_names`: the same for the keys of dicts; `whole`: a variable for all that a turn saves.
@@ -36,7 +68,7 @@ class Head:
     """
 
     def __init__(
-        self, roller: Any, turns: Turns, gathered: Sequence[Gathered], busy: set[str], numbers: TurnNumbers | None
+        self, roller: Roller, turns: Turns, gathered: Sequence[Gathered], busy: set[str], numbers: TurnNumbers | None
     ):
         self.roller, self.turns, self.busy, self.numbers = roller, turns, busy, numbers
         self.count = len(turns.turns)
@@ -50,7 +82,7 @@ class Head:
         self.whole = ""
         self.counter = ""  # what numbers all else
         self.variables: dict[str, str] = {}  # by the author's name
-        groups: dict[Any, list[int]] = {}
+        groups: dict[Source, list[int]] = {}
         for i, element in enumerate(turns.elements):
             if numbers is not None and numbers.is_indexed:
                 continue
@@ -130,7 +162,7 @@ class Head:
 
     # ------------------------------------------------------------ elements
 
-    def _name_elements(self, groups: dict[Any, list[int]]) -> None:
+    def _name_elements(self, groups: dict[Source, list[int]]) -> None:
         turns = self.turns
         found: dict[int, Expr] = {}
         loop = next(iter(self.roller.author_loops(turns)), None)

@@ -6,13 +6,18 @@ Loops are looked for again and again in statements most of which stay as they ar
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.module.def_use import bound_names, read_by, renamed, substituted, targets_of
 from untrace.python.statements import Assign, Return, Statement, Unpack
 from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Subscript, Text, Tuple, Unary
 from untrace.python.walk import nodes_of, parts_of
+
+# Equal for expressions that say the same.
+Key = tuple[Hashable, ...]
+# What a call or an operation begins with.
+Beginning = str | tuple[str | None, int]
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")  # may be another one in another turn
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -27,8 +32,8 @@ class Known:
         self._read: dict[Statement, list[str]] = {}
         self._bound: dict[Statement, list[str]] = {}
         self._texts: dict[Statement, str] = {}
-        self._keys: dict[Statement, tuple[Any, set[str]]] = {}
-        self._heads: dict[Statement, set[Any]] = {}
+        self._keys: dict[Statement, tuple[Key, set[str]]] = {}
+        self._heads: dict[Statement, set[Beginning]] = {}
         self._tokens: dict[str, int] = {}
 
     def read_by(self, statement: Statement) -> list[str]:
@@ -64,7 +69,7 @@ class Known:
                 known[text] = len(_TOKEN.findall(text))
         return sum([known[text] for text in texts])
 
-    def key(self, statement: Any, local: Collection[str]) -> tuple[Any, ...]:
+    def key(self, statement: Assign | Unpack, local: Collection[str]) -> Key:
         """`key_of` the value of a statement."""
         found = self._keys.get(statement)
         if found is None:
@@ -73,7 +78,7 @@ class Known:
             found = self._keys[statement] = key, called
         return found[0] if found[1].isdisjoint(local) else key_of(statement.value, local)
 
-    def heads_in(self, statement: Any) -> set[Any]:
+    def heads_in(self, statement: Assign | Unpack | Return) -> set[Beginning]:
         """The `head_of` every call and operation in a statement that is not all that it binds a name to."""
         found = self._heads.get(statement)
         if found is None:
@@ -96,14 +101,14 @@ class Known:
         return [s if keep else renamed(s, old, new) for s, keep in zip(statements, kept, strict=True)]
 
 
-def head_of(node: Any) -> Any:
+def head_of(node: Call | Binary) -> Beginning:
     """What a call or an operation begins with: equal for those whose keys are, but for calls of variables."""
-    if type(node) is Binary:
+    if isinstance(node, Binary):
         return node.op
     return node.func if type(node.func) is str else None, len(node.args)
 
 
-def key_of(node: Any, local: Collection[str], called: set[str] | None = None) -> tuple[Any, ...]:
+def key_of(node: object, local: Collection[str], called: set[str] | None = None) -> Key:
     """What an expression says, without its variables; of a call of a function of the module, only which one it is.
 
     called: gets the names of what is called, which would not count where they are among `local`.
@@ -112,8 +117,8 @@ def key_of(node: Any, local: Collection[str], called: set[str] | None = None) ->
         if called is not None:
             called.add(node.func)
         return "call", node.func, len(node.args)
-    found: list[Any] = []
-    stack = [node]
+    found: list[Hashable] = []
+    stack: list[Any] = [node]
     while stack:
         value = stack.pop()
         kind = type(value)

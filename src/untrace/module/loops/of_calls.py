@@ -82,6 +82,10 @@ def carries_of(run: Sequence[Equation], start: int, uses: Uses) -> dict[int, int
     return carries
 
 
+# The list that something is an element of: its variable, the way to it, the keys that are gone through.
+Source = tuple[str, tuple[Step, ...], tuple[Step, ...]]
+
+
 class Element:
     """A part of the arguments that differs from turn to turn: the list that it is an element of, the keys, the way on."""
 
@@ -94,7 +98,7 @@ class Element:
         return tuple([text for _, text, _ in self.keys])
 
     @property
-    def source(self) -> tuple[str, tuple[Step, ...], tuple[Step, ...]]:
+    def source(self) -> Source:
         return self.root.id, self.above, tuple(self.keys)
 
     @staticmethod

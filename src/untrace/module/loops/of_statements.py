@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple, TypeGuard
 
 from untrace.lift.naming.author_loops import AuthorLoop, author_loops
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.align_turns import Turns
+from untrace.module.loops.align_turns import Place, Turns
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
 from untrace.module.loops.nested import roll_body
@@ -68,17 +68,28 @@ def _without_unread_parts(definition: Def) -> list[Statement]:
     found: list[Statement] = []
     for statement in definition.body:
         parts = statement.value if type(statement) is Assign else None
-        values: Sequence[Any] = parts.elements if type(parts) is Bare else [parts]
+        values: Sequence[Expr | None] = parts.elements if type(parts) is Bare else [parts]
         if not all(type(v) is Leaf for v in values) or type(statement) is not Assign:
             found.append(statement)
             continue
-        kept = [(t, v) for t, v in zip(statement.targets, values, strict=True) if t in read]
+        kept = [(t, v) for t, v in zip(statement.targets, values, strict=True) if t in read and v is not None]
         if len(kept) == len(values):
             found.append(statement)
         elif kept:
             value = kept[0][1] if len(kept) == 1 else Bare([v for _, v in kept])
             found.append(Assign([t for t, _ in kept], value, statement.origin))
     return found
+
+
+class _Notes(NamedTuple):
+    """What is known after a loop was tried, and what was known before."""
+
+    taken: set[str]
+    targets: set[str]
+    saved: dict[str, list[tuple[str, bool]]]
+    carried: dict[str, str]
+    ends: dict[str, tuple[int, Place]]
+    end_names: dict[str, Name]
 
 
 class _Roller:
@@ -96,8 +107,10 @@ class _Roller:
         self.saved: dict[str, list[tuple[str, bool]]] = {}  # by list: the variables put there, whether they are carries
         self.carried: dict[str, str] = {}  # by the same list: what the loop that filled it hands from turn to turn
         # The same for lists of all values of a carry: how many turns there are, which carry, its variable in the end.
-        self.words: dict[Any, str | list[str]] = {}  # what the author calls the elements of a list
-        self.ends: dict[str, tuple[int, Any]] = {}
+        self.words: dict[
+            tuple[str, tuple[Step, ...]], str | list[str]
+        ] = {}  # what the author calls the elements of a list
+        self.ends: dict[str, tuple[int, Place]] = {}
         self.end_names: dict[str, Name] = {}
         self.read: Counter[str] = Counter()  # how often each variable is read before anything is a loop
         self.temporary: set[str] = set()  # what was taken out of other statements
@@ -162,7 +175,7 @@ class _Roller:
         statements = self._without_unread(statements)
         if not self.ends:
             return statements
-        return [self._with_ends(s) if not isinstance(s, Compound) else s for s in statements]
+        return [rebuilt(s, self._with_ends) if not isinstance(s, Compound) else s for s in statements]
 
     def _nested(self, statement: Statement, rest: Sequence[Statement], body: Sequence[Statement]) -> Statement:
         """A loop that was made, with those in its turns."""
@@ -193,15 +206,15 @@ class _Roller:
         text = "\n".join([self.known.text(s) for s in statements])
         return len(re.findall(rf"\b(?:{'|'.join(self.saved)})\[\d", text))
 
-    def _with_ends(self, node: object) -> Any:
+    def _with_ends(self, node: object) -> object:
         """`x` for `xs[4]`, where that is what the loop gave at last."""
         if isinstance(node, Leaf) and node.root.id in self.ends:
             count, _ = self.ends[node.root.id]
             return self.end_names[node.root.id] if node.steps == (("item", str(count), count + 1),) else node
         return rebuilt(node, self._with_ends)
 
-    def _notes(self) -> Any:
-        return (
+    def _notes(self) -> _Notes:
+        return _Notes(
             set(self.taken),
             set(self.targets),
             dict(self.saved),
@@ -210,7 +223,7 @@ class _Roller:
             dict(self.end_names),
         )
 
-    def _note(self, notes: Any) -> None:
+    def _note(self, notes: _Notes) -> None:
         self.taken, self.targets, self.saved, self.carried, self.ends, self.end_names = notes
 
     def _read_names(self, body: Sequence[Statement]) -> None:
@@ -252,7 +265,7 @@ class _Roller:
 
     # ------------------------------------------------------------ one loop
 
-    def _keys(self, statements: Sequence[Statement]) -> list[Any]:
+    def _keys(self, statements: Sequence[Statement]) -> list[Hashable]:
         """Equal for statements that may be the same one in two turns."""
         local = {name for s in statements for name in targets_of(s)}
         bound = Counter(name for s in statements for name in targets_of(s) if name != "_")
@@ -276,7 +289,7 @@ class _Roller:
         self.whole = None
         tried: set[tuple[int, int, int, int]] = set()
         for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
-            best: tuple[int, list[Statement], Any] | None = None
+            best: tuple[int, list[Statement], _Notes] | None = None
             for first, count, missing in _alignments(keys, start, size, length):
                 # The same function may be called once more before the loop or after it, of what is no part of the list.
                 for begin, turns in ((first, count), (first, count - 1), (first + size, count - 1)):
@@ -295,7 +308,7 @@ class _Roller:
 
     def _loop(
         self, statements: list[Statement], start: int, size: int, count: int, missing: int, temporary: set[str]
-    ) -> tuple[int, list[Statement], Any] | None:
+    ) -> tuple[int, list[Statement], _Notes] | None:
         """(tokens saved, the statements with a loop for `count` turns of `size` statements from `start` on, the last without
         `missing` of them).
         """
@@ -323,7 +336,7 @@ class _Roller:
         self.is_authors |= is_authors
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
-        numbered = "" if self.strict else "|".join(notes[2])
+        numbered = "" if self.strict else "|".join(notes.saved)
         self.has_lists |= bool(numbered)
         if self.whole is None:
             self.whole = self.known.tokens(fold_back(statements, temporary, self.known))
@@ -401,9 +414,9 @@ class _Roller:
 # ------------------------------------------------------------------ where something repeats
 
 
-def _candidates(keys: Sequence[object]) -> Iterator[tuple[int, int, int, int]]:
+def _candidates(keys: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """(-statements taken in, statements of a turn, first, statements that repeat one of the turn before and that)."""
-    places: dict[Any, list[int]] = {}
+    places: dict[Hashable, list[int]] = {}
     for at, key in enumerate(keys):
         places.setdefault(key, []).append(at)
     seen: set[tuple[int, int]] = set()

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from untrace.module.access_paths import Bare
 from untrace.module.def_use import targets_of
-from untrace.module.loops.memo import Known
+from untrace.module.loops.memo import Key, Known
 from untrace.module.loops.of_calls import Element
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement, Unpack
-from untrace.python.tree import Leaf, Name, Subscript, Text, Tuple
+from untrace.python.tree import Expr, Leaf, Name, Subscript, Text, Tuple
 from untrace.python.walk import copied
 
 
@@ -55,7 +55,7 @@ class TakenApart:
             else:
                 self.statements.append(statement)
 
-    def _as_others(self, statement: Assign, known: Known, local: set[str], widths: dict[Any, int]) -> Statement:
+    def _as_others(self, statement: Assign, known: Known, local: set[str], widths: dict[Key, int]) -> Statement:
         """`_, k = split(key)` for `k = split(key)[1]`, beside statements that bind all parts."""
         value = statement.value
         assert type(value) is Subscript
@@ -90,7 +90,7 @@ class TakenApart:
     def restored(self, statements: Sequence[Statement]) -> list[Statement]:
         """Statements among which those are as they were of which no loop has become another."""
         parts = {s.value.flat(): s for s in statements if s in self._parts and isinstance(s, Assign)}
-        whole: dict[Statement, Any] = {}  # what is taken apart, as it reads now
+        whole: dict[Statement, Expr] = {}  # what is taken apart, as it reads now
         found: list[Statement] = []
         for statement in statements:
             targets = targets_of(statement)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from untrace.ir.types import Origin
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.memo import Known, head_of, key_of
+from untrace.module.loops.memo import Beginning, Key, Known, head_of, key_of
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Compound, Def, Return, Statement, Unpack
-from untrace.python.tree import Binary, Call, Lambda, Name
+from untrace.python.tree import Binary, Call, Expr, Lambda, Name
 from untrace.python.walk import is_node, rebuilt
 
 
@@ -23,11 +23,11 @@ def unfold(
 ) -> tuple[list[Statement], set[str]]:
     """(the statements, the new variables among them), each that is read once right before the statement that reads it."""
     local = {name for s in statements for name in targets_of(s)}
-    named: dict[Any, str] = {}
-    heads: set[Any] = set()
+    named: dict[Key, str] = {}
+    heads: set[Beginning] = set()
     for statement in statements:
         if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
-            if type(statement.value) in (Call, Binary):
+            if type(statement.value) is Call or type(statement.value) is Binary:
                 named.setdefault(known.key(statement, local), statement.targets[0])
                 head = head_of(statement.value)
                 heads.update(
@@ -48,17 +48,18 @@ class _Unfolder:
     """Takes expressions out of statements: those of `heads` that are `named`, by their keys. `temporary`: the new variables;
     `moved`: the names of what was taken out."""
 
-    def __init__(self, named: dict[object, str], heads: set[object], local: set[str], fresh: Callable[[str], str]):
+    def __init__(self, named: dict[Key, str], heads: set[Beginning], local: set[str], fresh: Callable[[str], str]):
         self.named, self.heads, self.local, self.fresh = named, heads, local, fresh
         self.temporary: set[str] = set()
         self.moved: set[str] = set()
         self._before: list[Statement] = []  # what is to stand before the statement
-        self._origin: Any = None
+        self._origin: Origin = None
 
     def statements(self, statement: Statement, known: Known) -> list[Statement]:
         """A statement, and before it what is taken out of it."""
-        plain = isinstance(statement, (Assign, Unpack)) or type(statement) is Return
-        if not plain or self.heads.isdisjoint(known.heads_in(statement)):
+        if not isinstance(statement, (Assign, Unpack)) and type(statement) is not Return:
+            return [statement]
+        if self.heads.isdisjoint(known.heads_in(statement)):
             return [statement]
         self._before, self._origin = [], getattr(statement, "origin", None)
         if type(statement) is Return:
@@ -67,11 +68,11 @@ class _Unfolder:
             made = rebuilt(statement, lambda n: rebuilt(n, self._taken_out))
         return [*self._before, made]
 
-    def _taken_out(self, node: object) -> Any:
+    def _taken_out(self, node: object) -> object:
         if type(node) is Lambda or not is_node(node):
             return node
         made = rebuilt(node, self._taken_out)
-        if (type(made) is Call or type(made) is Binary) and head_of(node) in self.heads:
+        if (type(made) is Call or type(made) is Binary) and head_of(made) in self.heads:
             word = self.named.get(key_of(made, self.local))
             if word is None and made is not node:
                 word = self.named.get(key_of(node, self.local))
@@ -112,7 +113,7 @@ def fold_back(statements: Sequence[Statement], temporary: set[str], known: Known
         return list(statements)
     read = Counter(n for s in statements for n in known.read_by(s))
     found: list[Statement] = []
-    inside: dict[str, Any] = {}
+    inside: dict[str, Expr] = {}
     folded = temporary.difference(*[known.read_by(s) for s in statements if isinstance(s, (Compound, Def))])
     for statement in statements:
         reads_one = inside and not inside.keys().isdisjoint(known.read_by(statement))

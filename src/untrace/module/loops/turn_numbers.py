@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from untrace.ir.said import Numbers, SaidNumber
 from untrace.lift.naming.author_loops import AuthorLoop, variables_of
@@ -59,7 +58,7 @@ class TurnNumbers:
         whole = _whole(node, self.loop.count)
         return whole if whole is not None and self.said.get(whole) is not None else None
 
-    def _look(self, node: Any) -> Any:
+    def _look(self, node: object) -> object:
         whole = _whole(node, self.loop.count)
         if whole is not None and self._find(whole, False):
             return node
