@@ -131,7 +131,7 @@ class Call(Expr):
             text = f"{text}, {named}" if text else named
         return f"{self._func()}({text})"
 
-    def items(self):
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str]:
         pairs = [("", a) for a in self.args] + [(_keyword(k), v) for k, v in self.kwargs]
         return self._func() + "(", pairs, ")"
 
@@ -163,7 +163,7 @@ class Tuple(Expr):
         inner = ", ".join([e.flat() for e in self.elements])
         return f"({inner},)" if len(self.elements) == 1 else f"({inner})"
 
-    def items(self):
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str]:
         return "(", [("", e) for e in self.elements], ")"
 
 
@@ -176,7 +176,7 @@ class List(Expr):
     def flat(self) -> str:
         return "[" + ", ".join([e.flat() for e in self.elements]) + "]"
 
-    def items(self):
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str]:
         return "[", [("", e) for e in self.elements], "]"
 
 
@@ -191,7 +191,7 @@ class Dict(Expr):
     def flat(self) -> str:
         return "{" + ", ".join([before + v.flat() for before, v in self._parts()]) + "}"
 
-    def items(self):
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str]:
         return "{", self._parts(), "}"
 
     def _parts(self) -> list[tuple[str, Expr]]:
@@ -215,7 +215,7 @@ class Subscript(Expr):
             inner = inner[1:-1]
         return f"{wrap(self.value, ATOM)}[{inner}]"
 
-    def items(self):
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str] | None:
         index = self.index
         if type(index) is not Tuple or len(index.elements) < 2:  # a comma after a single index would make it a tuple
             broken = self.value.items() if self.value.strength == ATOM else None

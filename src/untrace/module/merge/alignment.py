@@ -54,7 +54,7 @@ def signature_of(path: str) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def defaults_of(function: str) -> dict[str, Any]:
+def defaults_of(function: str) -> dict[str, object]:
     """The defaults of such a function's parameters."""
     return {n: p.default for n, p in signature_of(function).items() if p.default is not inspect.Parameter.empty}
 
@@ -144,18 +144,18 @@ class Aligned(AntiUnifier):
     def _statement(self, base: Statement, statement: Statement) -> None:
         if type(base) is not type(statement):
             raise Different
-        other: Any = statement  # of the same class
-        if type(base) is Lines:
+        other = statement
+        if type(base) is Lines and type(other) is Lines:
             if base.text != other.text:
                 raise Different
-        elif type(base) is Assign or type(base) is Unpack:
+        elif isinstance(base, (Assign, Unpack)) and isinstance(other, (Assign, Unpack)):
             self.part((base, "value", ()), (base.value, other.value))
             self._bind(base.targets, other.targets)
-        elif type(base) is For:
+        elif type(base) is For and type(other) is For:
             self.part((base, "iterable", ()), (base.iterable, other.iterable))
             self._words(base.target, other.target)
             self._bodies(base, "body", base.body, other.body)
-        elif type(base) is Def:
+        elif type(base) is Def and type(other) is Def:
             if len(base.params) != len(other.params) or base.decorators or other.decorators:
                 raise Different
             for mine, theirs in zip(base.params, other.params, strict=True):
@@ -165,11 +165,11 @@ class Aligned(AntiUnifier):
         else:
             self.common((base, other))
 
-    def _bind(self, base: Any, other: Any) -> None:
+    def _bind(self, base: Sequence[str | Tuple], other: Sequence[str | Tuple]) -> None:
         if len(base) != len(other):
             raise Different
         for mine, theirs in zip(base, other, strict=True):
-            self._words(mine if type(mine) is str else mine.flat(), theirs if type(theirs) is str else theirs.flat())
+            self._words(*[t if isinstance(t, str) else t.flat() for t in (mine, theirs)])
 
     def _words(self, base: str, other: str) -> None:
         mine, theirs = _WORD.findall(base), _WORD.findall(other)
@@ -206,30 +206,30 @@ class Aligned(AntiUnifier):
             raise Different
         self._same_kind(place, base, other)
 
-    def _same_kind(self, place: Position, base: Expr, other: Any) -> None:
+    def _same_kind(self, place: Position, base: Expr, other: Expr) -> None:
         """Lays two expressions of one class over each other."""
-        if type(base) is Name:
+        if type(base) is Name and type(other) is Name:
             if self._names.get(other.id, other.id) != base.id:
                 raise Different
-        elif isinstance(base, Leaf):
+        elif isinstance(base, Leaf) and isinstance(other, Leaf):
             if self._names.get(other.root.id, other.root.id) != base.root.id:
                 raise Different
             if base.steps != other.steps:
                 if len(base.steps) != 1 or len(other.steps) != 1:
                     raise Different
                 self.keys.append((place, base, other))
-        elif type(base) is Dict:
+        elif type(base) is Dict and type(other) is Dict:
             self._dict(base, other)
-        elif type(base) is Lambda and len(base.params) == len(other.params):
+        elif type(base) is Lambda and type(other) is Lambda and len(base.params) == len(other.params):
             self._names.update(zip(other.params, base.params, strict=True))
             self.part((base, "body", ()), (base.body, other.body))
         else:
-            if type(base) is Call and type(base.func) is str and base.func != other.func:
-                raise Different
-            if type(base) is Call and len(base.args) != len(other.args):
-                self._spell_shape(base, other, self._shapes[0])
-                self._spell_shape(other, base, self._shapes[1])
-            if type(base) is Call:
+            if type(base) is Call and type(other) is Call:
+                if type(base.func) is str and base.func != other.func:
+                    raise Different
+                if len(base.args) != len(other.args):
+                    self._spell_shape(base, other, self._shapes[0])
+                    self._spell_shape(other, base, self._shapes[1])
                 self._add_defaults(base, other)
                 self._add_defaults(other, base)
             self.common((base, other))

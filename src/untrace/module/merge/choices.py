@@ -57,7 +57,7 @@ class Named(Expr):
 
     __slots__ = ("statement", "use", "value")
 
-    def __init__(self, use: Name, value: Expr, statement: Statement | None):
+    def __init__(self, use: Name, value: Expr, statement: Assign | None):
         self.use, self.value, self.statement = use, value, statement
 
     @property
@@ -232,7 +232,11 @@ def parts_of(statement: object) -> Counter[str]:
     return found
 
 
-def parts_below(node: object) -> list[Expr | Statement]:
+@overload
+def parts_below(node: Expr) -> Sequence[Expr]: ...
+@overload
+def parts_below(node: object) -> Sequence[Expr | Statement]: ...
+def parts_below(node: object) -> Sequence[Expr | Statement]:
     """The nodes that a node is made of."""
     found: list[Expr | Statement] = []
     stack = [getattr(node, slot, None) for slot in reversed(slots_of(node))]
@@ -245,14 +249,13 @@ def parts_below(node: object) -> list[Expr | Statement]:
     return found
 
 
-def below(node: object, depth: int) -> list[Expr | Statement]:
+def below(node: Expr, depth: int) -> list[Expr]:
     """The parts of a node, and theirs, the nearest first."""
-    found: list[Expr | Statement] = []
-    level: list[object] = [node]
+    found: list[Expr] = []
+    level = [node]
     for _ in range(depth):
-        parts = [p for n in map(bare, level) if type(n) is not Choice for p in parts_below(n)]
-        found += parts
-        level = [*parts]
+        level = [p for n in map(bare, level) if type(n) is not Choice for p in parts_below(n)]
+        found += level
     return found
 
 

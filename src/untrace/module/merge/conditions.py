@@ -16,9 +16,9 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from untrace._identifiers import identifier
+from untrace.ir.facts import Setting
 from untrace.lift.naming import words
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.choices import Variants, free
@@ -63,7 +63,7 @@ class Instance:
 
     has: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
     lacks: Callable[[str, tuple[str, ...]], bool] = lambda root, keys: False
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Setting] = field(default_factory=dict)
 
 
 def attributes_with(known: Mapping[str, Mapping[str, object]], values: Mapping[str, Expr]) -> list[str]:
@@ -113,15 +113,20 @@ class Conditions:
                 cost = 0.9 + len(keys) / 4 + (0.1 if root == "buffers" else 0.0)
                 yield cost, "", HasKey(keys[-1], parent), having
         for name in self.words:
-            values: dict[Any, Any] = {v: self.known[v].attributes.get(name) for v in every}
+            values = {v: self.known[v].attributes.get(name) for v in every}
             word = Name(self.words[name])
             kinds = {type(x) for x in values.values()}
             if kinds == {bool}:
                 yield 2.0, name, word, frozenset(v for v in every if values[v])
             elif kinds <= {int, float}:
-                yield 2.3, name, Binary(word, ">", Text("0")), frozenset(v for v in every if values[v] > 0)
+                yield (
+                    2.3,
+                    name,
+                    Binary(word, ">", Text("0")),
+                    frozenset(v for v, x in values.items() if isinstance(x, int | float) and x > 0),
+                )
             elif kinds == {str}:
-                for value in sorted(set(values.values())):
+                for value in sorted({x for x in values.values() if isinstance(x, str)}):
                     test = Binary(word, "==", Text(quoted(value)))
                     yield 2.5, name, test, frozenset(v for v in every if values[v] == value)
 

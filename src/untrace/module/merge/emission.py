@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.module.access_paths import Leaf
@@ -11,7 +10,7 @@ from untrace.module.merge.choices import Choice, Guarded, Let, Named, Variants, 
 from untrace.module.merge.conditions import Conditions, Not, attributes_with
 from untrace.module.merge.woven import Woven
 from untrace.python.anti_unify import Different
-from untrace.python.statements import Assign, Def, For, If, Return, Statement
+from untrace.python.statements import Assign, Def, For, If, Return, Statement, Unpack
 from untrace.python.tree import WIDTH, Call, Expr, Name, Subscript, Ternary, Text, Tuple, Unary
 from untrace.python.walk import copied, nodes_of, rebuilt
 
@@ -29,7 +28,7 @@ class Emission:
         """word_for: what the author calls the one or the other of some values."""
         self.woven = woven.with_names({})  # a copy, which is changed here
         self.conditions, self.role, self.word_for = conditions, role, word_for
-        self.current: Any = None  # the statement that is written
+        self.current: Statement | None = None  # the statement that is written
         self.optional = {n: having for n, default, having in woven.params if default is None}
 
     def statements(self) -> list[Statement]:
@@ -104,28 +103,29 @@ class Emission:
         return is_constant(value) or type(value) is Name and value.id in given
 
     def _change(self, replaced: Callable[[object], Expr | None]) -> None:
-        def change(node: object) -> Any:
+        def change(node: object) -> object:
             found = replaced(node)
             return rebuilt(node, change) if found is None else found
 
-        self.woven.body[:] = [(g, change(s)) for g, s in self.woven.body]
-        self.woven.results[:] = [(change(e), v) for e, v in self.woven.results]
+        self.woven.body[:] = [(g, rebuilt(s, change)) for g, s in self.woven.body]
+        self.woven.results[:] = [(replaced(e) or rebuilt(e, change), v) for e, v in self.woven.results]
 
     # ------------------------------------------------------------ values that differ
 
-    def _spread(self, guard: Variants, statement: Any) -> list[Guarded]:
+    def _spread(self, guard: Variants, statement: Statement) -> list[Guarded]:
         """A statement, behind those that it needs."""
         self.current = statement
-        if type(statement) in (For, Def):
+        if type(statement) is For or type(statement) is Def:
             inner: list[Guarded] = []
             before: list[Guarded] = []
             made = copied(statement)
-            if type(statement) is For:
-                made.iterable = self._value(statement.iterable, guard, before, "")
+            if type(made) is For:
+                made.iterable = self._value(made.iterable, guard, before, "")
             for s in statement.body:
                 inner += self._spread(guard, s)
             made.body = self._chained(inner, guard)
             return [*before, (guard, made)]
+        assert isinstance(statement, (Assign, Unpack, Return))  # what else has a value
         found: list[Guarded] = []
         value = statement.value
         if type(value) is Choice:
@@ -151,11 +151,11 @@ class Emission:
             return found
         return [*found, (guard, made)]
 
-    def _value(self, node: object, guard: Variants, before: list[Guarded], role: str) -> Any:
+    def _value(self, node: Expr, guard: Variants, before: list[Guarded], role: str) -> Expr:
         """An expression without choices. What has to be computed before goes into `before`."""
         if type(node) is Named:
             if node.statement is not None:
-                made: Any = copied(node.statement)
+                made = copied(node.statement)
                 made.targets, made.value = [node.name], node.value
             else:
                 made = Assign([node.name], node.value)
@@ -187,9 +187,8 @@ class Emission:
             if not name:
                 name = free(identifier(role or _common_word(ways), "part"), self.conditions.taken)
                 self.conditions.taken.add(name)
-                every: list[Any] = [s for _, s in spread]
-                for s in every:
-                    if bound_in(s) == ["\0"] or getattr(s, "targets", None) == ["\0"]:
+                for _, s in spread:
+                    if isinstance(s, (Assign, Unpack)) and (bound_in(s) == ["\0"] or s.targets == ["\0"]):
                         s.targets = [name]
             before += spread
             return next((e.use for _, e in ways if type(e) is Named and e.name == name), Name(name))
@@ -200,7 +199,12 @@ class Emission:
             return Call(func, args, kwargs)
         if isinstance(node, Leaf):
             return node
-        return rebuilt(node, lambda n: self._value(n, guard, before, role if type(n) in (Choice, Unary) else ""))
+
+        def value(part: object) -> object:
+            assert isinstance(part, Expr)  # an expression is made of such
+            return self._value(part, guard, before, role if type(part) in (Choice, Unary) else "")
+
+        return rebuilt(node, value)
 
     def _constant(self, node: Choice, guard: Variants, role: str) -> Expr | None:
         """A number that differs as a parameter; an argument that is None for those that do not have it as itself."""

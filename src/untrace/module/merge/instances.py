@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.ir.passes import is_strict
@@ -60,7 +59,7 @@ class SpreadDict(Dict):
     def flat(self) -> str:
         return "{" + ", ".join([*[f"{key}{value.flat()}" for key, value in self._parts()], f"**{self.rest}"]) + "}"
 
-    def items(self) -> Any:
+    def items(self) -> tuple[str, Sequence[tuple[str, Expr]], str]:
         return "{", [*self._parts(), ("", Spread(self.rest))], "}"
 
     def _parts(self) -> list[tuple[str, Expr]]:
@@ -273,7 +272,7 @@ class _Shared:
         module, base = self.module, self.base
         names = {o.name for o in self.others}
         # Constants that differ together are one parameter.
-        groups: dict[Any, list[tuple[Position, Expr, dict[str, Expr]]]] = {}
+        groups: dict[tuple[tuple[str, ...], str], list[tuple[Position, Expr, dict[str, Expr]]]] = {}
         for place, (mine, theirs) in self.values.items():
             values = (mine.flat(), *[theirs.get(o.name, mine).flat() for o in self.others])
             groups.setdefault((values, self._role(place)), []).append((place, mine, theirs))
@@ -318,7 +317,9 @@ class _Shared:
         missing = next((a for a in self.aligned.values() if a.missing), None)
         if missing is not None:
             other = next(o for o in self.others if self.aligned[o.name] is missing)
-            self._conditional(missing, self._test(missing, other))
+            test = self._test(missing, other)
+            assert test is not None  # as there are such statements
+            self._conditional(missing, test)
         module.definitions[:] = [d for d in module.definitions if d not in self.others]
         for other in (base, *self.others):
             del module.local_definitions[other.name]
@@ -339,7 +340,7 @@ class _Shared:
         types = [self.module.described.types_of(d) or () for d in (self.base, *self.others)]
         return size_of_argument(self.base, numbers, types, from_last=True)
 
-    def _conditional(self, found: Aligned, test: Any) -> None:
+    def _conditional(self, found: Aligned, test: Expr) -> None:
         """Puts the statements that some instances lack under a condition."""
         base = self.base
         body = list(base.body)

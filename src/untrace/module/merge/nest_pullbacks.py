@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from untrace.module.access_paths import Bare, Leaf, Step
 from untrace.module.def_use import bound_names, reads, substituted, targets_of
@@ -30,7 +30,7 @@ from untrace.module.merge.parametric import mentioned_in
 from untrace.module.writer import ModuleWriter
 from untrace.python.inline_neighbours import words_of
 from untrace.python.names import base_of
-from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
+from untrace.python.statements import Assign, Def, For, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Binary, Call, Expr, Lambda, Name, Text, Tuple, Unary
 from untrace.python.types import Type, tuple_type
 from untrace.python.walk import nodes_of
@@ -89,8 +89,13 @@ class _Site:
         return call.args
 
     @property
-    def targets(self) -> Sequence[Any]:
+    def targets(self) -> Sequence[str | Tuple]:
         return self.statement.targets
+
+    @property
+    def names(self) -> list[str]:
+        """The same as text."""
+        return [t if isinstance(t, str) else t.flat() for t in self.targets]
 
 
 _Source = tuple[str, int, tuple[Step, ...]]
@@ -117,11 +122,11 @@ def _sites(forward: Def, where: Sequence[Statement]) -> list[_Site]:
     return found
 
 
-def _nodes_once(outer: Statement) -> Iterator[Any]:
-    return iter(dict.fromkeys(n for n in nodes_of(outer) if type(n) is not Parameter))
+def _nodes_once(outer: Statement) -> Iterator[Expr | Statement]:
+    return iter(dict.fromkeys(n for n in nodes_of(outer) if not isinstance(n, Parameter)))
 
 
-def _says(node: Any, name: str) -> bool:
+def _says(node: object, name: str) -> bool:
     """Whether a node says the name of a function."""
     return (
         (type(node) is Call and node.func == name)
@@ -142,7 +147,7 @@ def _backward_part(module: ModuleWriter, forward: Def, sites: Sequence[_Site]) -
     found: dict[str, list[tuple[_Site, Call]]] = {}
     known = {outer: _Passed(outer) for outer in dict.fromkeys(s.outer for s in sites)}
     for place in range(len(sites[0].targets)):
-        takers: dict[Any, list[tuple[_Site, Call]]] = {}
+        takers: dict[str, list[tuple[_Site, Call]]] = {}
         for site in sites:
             name = site.targets[place]
             passed = known[site.outer]
@@ -151,8 +156,8 @@ def _backward_part(module: ModuleWriter, forward: Def, sites: Sequence[_Site]) -
             calls = passed.calls.get(name, ())
             if passed.read[name] != len(calls):
                 break
-            for call in calls:
-                takers.setdefault(call.func, []).append((site, call))
+            for function, call in calls:
+                takers.setdefault(function, []).append((site, call))
         else:
             for function, calls in takers.items():
                 found.setdefault(function, []).extend(calls)
@@ -171,12 +176,12 @@ class _Passed:
     def __init__(self, outer: Def):
         self.bound = Counter(bound_names(outer))
         self.read = _read(outer)
-        self.calls: dict[str, list[Call]] = {}
+        self.calls: dict[str, list[tuple[str, Call]]] = {}  # with the function
         for node in _nodes_once(outer):
             if type(node) is Call and type(node.func) is str and _is_backward(node.func):
                 for arg in node.args:
                     if type(arg) is Name:
-                        self.calls.setdefault(arg.id, []).append(node)
+                        self.calls.setdefault(arg.id, []).append((node.func, node))
 
 
 def _read(outer: Def) -> Counter[str]:
@@ -208,7 +213,7 @@ class _Nesting:
         read = {outer: _read(outer) for outer in dict.fromkeys(s.outer for s in sites)}
         for site in sites:
             passed = Counter(a.id for c in site.calls for a in c.args if type(a) is Name)
-            self.dropped -= {n for n in numbers if read[site.outer][site.targets[n]] != passed[site.targets[n]]}
+            self.dropped -= {n for n in numbers if read[site.outer][site.names[n]] != passed[site.names[n]]}
         if not self.dropped or len(self.dropped) == len(self.results):
             raise _Stays
         self._plan()
@@ -268,7 +273,9 @@ class _Nesting:
         gone = {*self.new, *[backward.params[i].name for i in self.given]}
         own = set(kept) | {n for n in bound_names(Def("", (), backward.body)) if n not in gone}
         if any(
-            type(n) in (Def, Lambda) and not gone.isdisjoint(_parameters(n)) for s in backward.body for n in nodes_of(s)
+            isinstance(n, (Def, Lambda)) and not gone.isdisjoint(_parameters(n))
+            for s in backward.body
+            for n in nodes_of(s)
         ):
             raise _Stays
         used = {name for expr in self.new.values() for name in reads(expr)}
@@ -406,8 +413,8 @@ def _is_short(value: Expr) -> bool:
     ) <= _MOST_OPERATIONS
 
 
-def _parameters(node: Any) -> Iterator[str]:
-    yield from node.params if type(node) is Lambda else [p.name for p in node.params]
+def _parameters(node: Def | Lambda) -> Iterator[str]:
+    yield from node.params if isinstance(node, Lambda) else [p.name for p in node.params]
 
 
 def _rename(definition: Def, names: Mapping[str, str]) -> None:
@@ -415,23 +422,22 @@ def _rename(definition: Def, names: Mapping[str, str]) -> None:
     if not names:
         return
 
-    def new(name: object) -> Any:
-        return names.get(name, name) if type(name) is str else name
+    def new(name: str) -> str:
+        return names.get(name, name)
 
     for node in list(_nodes_once(definition)):
-        kind = type(node)
-        if kind is Name:
+        if type(node) is Name:
             node.id = new(node.id)
         elif isinstance(node, (Assign, Unpack)):
-            node.targets = [new(t) for t in node.targets]
-        elif kind is Lambda:
+            node.targets = [new(t) if isinstance(t, str) else t for t in node.targets]
+        elif type(node) is Lambda:
             node.params = [new(p) for p in node.params]
-        elif kind is Call:
-            node.func = new(node.func)
-        elif kind is Def:
+        elif type(node) is Call:
+            node.func = new(node.func) if isinstance(node.func, str) else node.func
+        elif type(node) is Def:
             if node is not definition:
                 node.name = new(node.name)
             for parameter in node.params:
                 parameter.name = new(parameter.name)
-        elif type(getattr(node, "target", None)) is str:
+        elif isinstance(node, For):
             node.target = _WORD.sub(lambda m: new(m[0]), node.target)

@@ -14,9 +14,9 @@ import ast
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
+import numpy as np
 
 from untrace._identifiers import identifier
 from untrace.ir.said import SaidNumber
@@ -165,12 +165,12 @@ def _merge(
     for other in alike[1:]:
         module.described.shared(first, other)
 
-    def decided(node: object) -> Any:
+    def decided(node: object) -> object:
         if type(node) is Varying:
             return Text("-1", UNARY) if node in implied else found.get(node.texts, node.own)
         return rebuilt(node, decided)
 
-    made = decided(made)
+    made = rebuilt(made, decided)
     first.params, first.body, first.decorators = made.params, made.body, made.decorators
     said = [
         [_said(module, d.name, p, c[k]) for p, c in zip(parameters, passed, strict=True)] for k, d in enumerate(alike)
@@ -253,7 +253,7 @@ def _is_integer(column: Sequence[str]) -> bool:
     return all("." not in text and "e" not in text for text in column)
 
 
-def _otherwise(column: Sequence[str], arrays: Mapping[str, Any]) -> str:
+def _otherwise(column: Sequence[str], arrays: Mapping[str, np.ndarray]) -> str:
     """The name of a parameter that nobody has a word for."""
     if column[0] not in arrays:
         return "size" if _is_integer(column) else "count"

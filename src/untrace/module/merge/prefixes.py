@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from untrace.module.access_paths import Leaf, last_word
 from untrace.module.def_use import bound_names, scope_of, substituted
@@ -83,8 +82,8 @@ def share_prefixes(module: ModuleWriter, others: Sequence[Statement]) -> None:
                 changed = True
 
 
-def _texts(statement: Statement) -> list[Any]:
-    found: list[Any] = []
+def _texts(statement: Statement) -> list[Text]:
+    found: list[Text] = []
     for node in nodes_of(statement):
         if type(node) is Leaf:
             found += [Text(text) for kind, text, _ in node.steps if kind == "item"]
@@ -151,9 +150,9 @@ def _is_access(expr: Expr) -> bool:
 
 def _of_one_dict(turns: Sequence[Sequence[_Part | None]], places: Sequence[int]) -> list[int]:
     """Those places whose arguments are of one dict in each call, the most there are."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for place in places:
-        parts: list[Any] = [t[place] for t in turns]
+        parts = [part for t in turns if (part := t[place]) is not None]
         where = tuple((p.dict_.flat(), p.begin and p.begin.id) for p in parts)
         groups.setdefault(where, []).append(place)
     return max(groups.values(), key=len, default=[])

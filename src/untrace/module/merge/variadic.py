@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.merge.alpha_equivalent import say_the_same
@@ -66,11 +65,11 @@ def spread_arguments(module: ModuleWriter) -> None:
 def _spread(definition: Def, count: int, listed: Expr, name: str) -> Def:
     """A function whose last parameters are `*name`, which is read where they stand in one list."""
 
-    def change(node: object) -> Any:
+    def change(node: object) -> object:
         return Name(name) if node is listed else rebuilt(node, change)
 
     params = [*definition.params[:-count], Parameter(name, kind="*")]
-    return Def(definition.name, params, [change(s) for s in definition.body])
+    return Def(definition.name, params, [rebuilt(s, change) for s in definition.body])
 
 
 def _last_in_list(definition: Def) -> tuple[int, Expr] | None:

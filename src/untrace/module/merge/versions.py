@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from untrace.ir.types import Origin
 from untrace.lift.naming import words
 from untrace.module.merge.alignment import signature_of
 from untrace.module.merge.choices import extent
@@ -19,7 +19,7 @@ from untrace.module.merge.emission import Emission
 from untrace.module.merge.weave import woven
 from untrace.module.merge.woven import Woven
 from untrace.module.writer import ModuleWriter
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.sites import Frame, Provenance, Site
 from untrace.python.anti_unify import Different, get, places_of, put
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, List, Name, Star, Subscript, Text, Tuple
@@ -54,6 +54,10 @@ def unite(module: ModuleWriter, entry: Sequence[Statement], group: Sequence[Def]
     return [d for d in group if d not in made.members]
 
 
+# The statements of a function, the flags that it gets, and what variants pass for parameters that others have.
+_Text = tuple[list[Statement], list[Added], dict[str, dict[str, Expr]]]
+
+
 class _United:
     def __init__(self, module: ModuleWriter, entry: Sequence[Statement], provenance: Provenance, base: Def):
         self.module, self.entry, self.provenance = module, entry, provenance
@@ -62,11 +66,11 @@ class _United:
             self.woven: Woven | None = Woven(base)
         except Different:
             self.woven = None
-        self.text: tuple[list[Statement], list[Added], dict[str, dict[str, Expr]]] | None = None
+        self.text: _Text | None = None
 
     def add(self, others: Sequence[Def]) -> bool:
         """Takes the one in that fits best; whether one did."""
-        self.offers: list[Any] = []
+        self.offers: list[tuple[tuple[bool, int], int, Def, Woven, _Text]] = []
         for other in others:
             self._offer(other)
         if not self.offers:
@@ -148,12 +152,12 @@ class _United:
                                 return words.clean(target.id)
         return ""
 
-    def _site(self, origin: object) -> Any:
+    def _site(self, origin: Origin) -> Site:
         return origin.site if hasattr(origin, "site") else self.provenance.site(origin)
 
     # ------------------------------------------------------------ calls
 
-    def _places(self, members: Sequence[Def]) -> list[tuple[Any, Call]]:
+    def _places(self, members: Sequence[Def]) -> list[tuple[Assign | Unpack | Return | None, Call]]:
         """(the statement that binds what a call gives, None where the call stands in an expression; the call)."""
         names = {d.name for d in members}
         bodies = [*self.module.definitions, *self.entry]
@@ -165,14 +169,14 @@ class _United:
         """Which results of all a variant gives."""
         return [i for i, (_, variants) in enumerate(found.results) if name in variants]
 
-    def _fits(self, place: tuple[Any, Call], found: Woven) -> bool:
+    def _fits(self, place: tuple[Assign | Unpack | Return | None, Call], found: Woven) -> bool:
         statement, call = place
         if any(type(a) is Star for a in call.args) or any(n == "**" for n, _ in call.kwargs):
             return False
         own = self._order(str(call.func), found)
         if not found.several or len(own) == len(found.results):
             return True
-        if type(statement) in (Assign, Unpack):
+        if type(statement) is Assign or type(statement) is Unpack:
             return len(statement.targets) == len(own)
         return len(own) == 1
 
@@ -227,12 +231,19 @@ class _United:
         module.local_definitions[made.name] = made
         module.parts[made.name] = parts
 
-    def _take(self, statement: Any, call: Call, own: Sequence[int], count: int, several: bool) -> None:
+    def _take(
+        self,
+        statement: Assign | Unpack | Return | None,
+        call: Call,
+        own: Sequence[int],
+        count: int,
+        several: bool,
+    ) -> None:
         """Makes of what a call gives now what its statement needs."""
         if not several or len(own) == count:
             return
-        if type(statement) in (Assign, Unpack):
-            targets = ["_"] * count
+        if type(statement) is Assign or type(statement) is Unpack:
+            targets: list[str | Tuple] = ["_"] * count
             for place, target in zip(own, statement.targets, strict=True):
                 targets[place] = target
             statement.targets = targets

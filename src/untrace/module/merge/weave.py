@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.alignment import defaults_of
@@ -58,6 +57,7 @@ _DEEPEST = 10
 # How many such values stand inside each other, and how many places are tried for one.
 _DEEPEST_LET = 2
 _MOST_PAIRS = 6
+_VALUED = (Assign, Unpack, Return)
 
 
 def woven(base: Woven, definition: Def, defaults: Callable[[str], Mapping[str, Expr]]) -> Woven:
@@ -78,7 +78,7 @@ class _Weaving(AntiUnifier):
         self.several = other.several
         self.map: dict[str, str] = {}  # the other's name -> base's
         self.depth = 0
-        self.alone: dict[str, Any] = {}  # values of statements of base's that are none of the other's
+        self.alone: dict[str, Expr] = {}  # values of statements of base's that are none of the other's
         self.for_all: set[str] = set()  # those of them that the other has as well
 
     def done(self) -> Woven:
@@ -174,21 +174,21 @@ class _Weaving(AntiUnifier):
             if marked != "_" and self.map.setdefault(marked, name) != name:
                 raise Different
 
-    def _statement(self, base: Any, other: Any) -> Statement:
-        made = copied(base)
-        if type(base) in (For, Def):
-            if len(base.body) != len(other.body):
+    def _statement(self, base: Statement, other: Statement) -> Statement:
+        if isinstance(base, (For, Def)) and isinstance(other, (For, Def)):
+            if type(base) is not type(other) or len(base.body) != len(other.body):
                 raise Different
-            made.body = [self._statement(a, b) for a, b in zip(base.body, other.body, strict=True)]
-            if type(base) is For:
-                made.iterable = self.merged(base.iterable, other.iterable)
-            return made
-        if type(base) is Return:
-            made.value = self.merged(base.value, other.value)
-            return made
-        if type(base) not in (Assign, Unpack):
+            whole = copied(base)
+            whole.body = [self._statement(a, b) for a, b in zip(base.body, other.body, strict=True)]
+            if isinstance(whole, For) and isinstance(other, For):
+                whole.iterable = self.merged(whole.iterable, other.iterable)
+            return whole
+        if not isinstance(base, _VALUED) or not isinstance(other, _VALUED):
             raise Different
+        made = copied(base)
         made.value = self.merged(base.value, other.value)
+        if isinstance(made, Return):
+            return made
         if type(made.value) is Let and made.value.name == UNNAMED and len(made.targets) == 1:
             made.value = made.value.called(bound_in(made)[0])
         words = [self.map[b] if a == "_" != b else a for a, b in zip(bound_in(base), bound_in(other), strict=True)]
@@ -229,7 +229,7 @@ class _Weaving(AntiUnifier):
 
     # ------------------------------------------------------------ expressions
 
-    def merged(self, base: Any, other: Any) -> Any:
+    def merged(self, base: Expr, other: Expr) -> Expr:
         """`base` that is `other` as well; a Choice where they differ."""
         if type(base) is Named:
             value = self.merged(base.value, bare(other))
@@ -254,7 +254,7 @@ class _Weaving(AntiUnifier):
         self.map = before
         return self._wrapped(base, other) or apart
 
-    def _size(self, base: object, other: object) -> Expr | None:
+    def _size(self, base: Expr, other: Expr) -> Expr | None:
         """`length` where the other has `x.shape[1]`, and the other way round."""
         if type(base) is Name and is_size(other):
             known = self.shapes[0].get(base.id)
@@ -266,7 +266,7 @@ class _Weaving(AntiUnifier):
             return base if renamed(known, self.map).flat() == base.flat() else None
         return None
 
-    def _late(self, base: object, other: object) -> Expr | None:
+    def _late(self, base: Expr, other: Expr) -> Expr | None:
         """A value that has a statement of its own in base, and stands where it is used in the other."""
         if type(base) is not Name or type(other) is Name or base.id not in self.alone:
             return None
@@ -280,31 +280,37 @@ class _Weaving(AntiUnifier):
         self.for_all.add(base.id)
         return base
 
-    def _same_kind(self, base: Any, other: Any) -> Any:
+    def _same_kind(self, base: Expr, other: Expr) -> Expr | None:
         """The two as one node with parts that may differ; None where they are of two kinds."""
         if type(base) is not type(other):
             return None
         if is_constant(base):
             return base if is_constant(other) and base.flat() == other.flat() else None
-        if type(base) is Name:
+        if type(base) is Name and type(other) is Name:
             return base if self._is(other.id, base.id) else None
-        if isinstance(base, Leaf):
+        if isinstance(base, Leaf) and isinstance(other, Leaf):
             return base if base.steps == other.steps and self._is(other.root.id, base.root.id) else None
-        if type(base) is Call:
+        if type(base) is Call and type(other) is Call:
             return self._call(base, other)
-        if type(base) is Subscript and _is_key(base.index) and base.index.flat() != other.index.flat():
-            return None  # another part of the parameters
-        if type(base) is Lambda:
+        if type(base) is Subscript and type(other) is Subscript:
+            if _is_key(base.index) and base.index.flat() != other.index.flat():
+                return None  # another part of the parameters
+        if type(base) is Lambda and type(other) is Lambda:
             if len(base.params) != len(other.params):
                 return None
             self.map.update(zip(other.params, base.params, strict=True))
         try:
-            return copied(self.common((base, other)))
+            found = copied(self.common((base, other)))
         except Different:
             return None
+        assert isinstance(found, Expr)  # as both are
+        return found
 
     def part(self, position: Position, nodes: Sequence[Node]) -> Node:
-        return self.merged(*nodes)
+        base, other = nodes
+        if not isinstance(base, Expr) or not isinstance(other, Expr):
+            raise Different
+        return self.merged(base, other)
 
     def word(self, position: Position, words: Sequence[object]) -> object:
         base, other = words
@@ -321,10 +327,10 @@ class _Weaving(AntiUnifier):
 
     def _call(self, base: Call, other: Call) -> Call | None:
         mine, theirs = list(base.args), list(other.args)
-        if type(base.func) is str or type(other.func) is str:
+        if isinstance(base.func, str) or isinstance(other.func, str):
             if base.func != other.func and self.map.get(str(other.func)) != base.func:
                 return None
-            func: Any = base.func
+            func: Expr | str = base.func
         else:
             func = self.merged(base.func, other.func)
         before = dict(self.map)
@@ -339,7 +345,7 @@ class _Weaving(AntiUnifier):
             return None
         given, passed = dict(base.kwargs), dict(other.kwargs)
         order = [*given, *[n for n in passed if n not in given]]
-        known: Mapping[str, Any] = {}
+        known: Mapping[str, Expr] = {}
         if set(given) != set(passed) and type(base.func) is str:
             known = self.defaults(base.func) or {
                 n: Text(repr(v))
@@ -419,7 +425,7 @@ class _Weaving(AntiUnifier):
         return best[1]
 
     def _let(self, base: Let, other: Expr) -> Expr:
-        best: tuple[int, Any, dict[str, str]] | None = None
+        best: tuple[int, Let, dict[str, str]] | None = None
         before = dict(self.map)
         for at, (_, way) in enumerate(base.body.ways):
             if type(way) is Name and way.id == base.name:
@@ -442,7 +448,7 @@ class _Weaving(AntiUnifier):
         self.map = best[2]
         return best[1]
 
-    def _with_hole(self, base: Any, other: Any, name: str, hole: list[Expr]) -> Any:
+    def _with_hole(self, base: Expr, other: Expr, name: str, hole: list[Expr]) -> Expr | None:
         if type(base) is Name and base.id == name:
             hole.append(other)
             return base
@@ -455,23 +461,23 @@ class _Weaving(AntiUnifier):
             return None if found is None else Named(base.use, found, base.statement)
         if type(base) is not type(plain) or len(list(parts_below(base))) != len(list(parts_below(plain))):
             return None
-        if type(base) is Call and (base.func if type(base.func) is str else "") != (
-            plain.func if type(plain.func) is str else ""
-        ):
-            return None
+        if type(base) is Call and type(plain) is Call:
+            if (base.func if type(base.func) is str else "") != (plain.func if type(plain.func) is str else ""):
+                return None
         for mine, theirs in zip(parts_below(base), parts_below(plain), strict=True):
             if self._with_hole(mine, theirs, name, hole) is None:
                 return None
         return base
 
 
-def _likeness(base: Any, other: Any, left: Counter[str], right: Counter[str]) -> float:
+def _likeness(base: Statement, other: Statement, left: Counter[str], right: Counter[str]) -> float:
     """Two thirds for what they are made of, one third for the name."""
     kinds = [Assign if type(s) is Unpack else type(s) for s in (base, other)]
     mine, theirs = bound_in(base), bound_in(other)
     if kinds[0] is not kinds[1] or len(mine) != len(theirs) or kinds[0] not in (Assign, For, Def):
         return 0.0
-    if kinds[0] is not Assign and len(base.body) != len(other.body):
+    bodies = [s.body for s in (base, other) if isinstance(s, (For, Def))]
+    if bodies and len(bodies[0]) != len(bodies[1]):
         return 0.0
     common = 2 * (left & right).total() / max(1, left.total() + right.total())
     same = sum(a == b.rstrip("\0") for a, b in zip(mine, theirs, strict=True)) / max(1, len(mine))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from untrace.module.merge.choices import (
     Choice,
@@ -37,13 +37,13 @@ class Woven:
         self.params = [(p.name, p.default, self.variants) for p in definition.params]
         self.head = [s for s in definition.body if type(s) is Lines]
         body = inlined([s for s in definition.body if type(s) is not Lines], names)
-        if not body or type(body[-1]) is not Return:
+        last = body[-1] if body else None
+        if type(last) is not Return:
             raise Different
-        value: Any = body[-1].value
+        value = last.value
         self.several = type(value) is Tuple
-        self.results: list[tuple[Expr, Variants]] = [
-            (e, self.variants) for e in (value.elements if self.several else [value])
-        ]
+        several = value.elements if type(value) is Tuple else [value]
+        self.results: list[tuple[Expr, Variants]] = [(e, self.variants) for e in several]
         self.body: list[Guarded] = [(self.variants, s) for s in body[:-1]]
 
     def with_names(self, names: Mapping[str, str]) -> Woven:
@@ -66,20 +66,24 @@ class Woven:
         made = self.with_names({})
         body: list[Guarded] = []
 
-        def out_of(node: object, guard: Variants) -> Any:
-            def change(node: object) -> Any:
-                if type(node) in (Choice, Let, For, Def, Lambda):
-                    return node
-                if type(node) is Named and node.name in names:
-                    statement: Any = Assign([node.name], change(node.value), getattr(node.statement, "origin", None))
-                    body.append((guard, statement))
-                    return node.use
-                return rebuilt(node, change)
+        def out_of(node: Expr, guard: Variants) -> Expr:
+            if type(node) in (Choice, Let, Lambda):
+                return node
+            if type(node) is Named and node.name in names:
+                statement = Assign([node.name], out_of(node.value, guard), getattr(node.statement, "origin", None))
+                body.append((guard, statement))
+                return node.use
+            return rebuilt(node, lambda n: part_out_of(n, guard))
 
-            return change(node)
+        def part_out_of(node: object, guard: Variants) -> object:
+            if isinstance(node, Expr):
+                return out_of(node, guard)
+            return node if type(node) in (For, Def) else rebuilt(node, lambda n: part_out_of(n, guard))
 
         for guard, statement in made.body:
-            body.append((guard, out_of(statement, guard)))
+            if type(statement) not in (For, Def):
+                statement = rebuilt(statement, functools.partial(part_out_of, guard=guard))
+            body.append((guard, statement))
         made.results = [(out_of(e, made.variants) if v == made.variants else e, v) for e, v in made.results]
         made.body = body
         return made
@@ -88,13 +92,13 @@ class Woven:
         """The names that one variant gives."""
         found: set[str] = set()
 
-        def look(node: Any) -> None:
+        def look(node: object) -> None:
             if type(node) is Choice:
                 for variants, way in node.ways:
                     if variants & variant:
                         look(way)
                 return
-            if type(node) in (Named, Let):
+            if isinstance(node, (Named, Let)):
                 found.add(node.name)
             if isinstance(node, Statement):
                 found.update(bound_in(node))
