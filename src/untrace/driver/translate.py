@@ -29,7 +29,7 @@ from untrace.ir.passes import ALL, NONE, Course, is_strict
 from untrace.ir.types import Data
 from untrace.module.emit import Manner, Written, write_module
 from untrace.module.interface.entry import FlatEntry, PytreeEntry
-from untrace.module.interface.guard import Guarded
+from untrace.module.interface.guarded import Guarded
 from untrace.prove.execute import checked
 from untrace.prove.report import Proof
 from untrace.prove.retrace import of_leaves
@@ -247,8 +247,10 @@ def _left_as_traced(source: str, numbers: SizeNumbers) -> float | None:
 def _guarded(captured: Captured) -> Guarded:
     """What the entry depends on beside its arguments: no more of JAX than whether it had 64 bits."""
     settings = guarded_by(captured).settings
-    own = {k: v for k, v in settings.items() if k in ("x64", "least", "most", "multiples", "sums")}
-    return Guarded({**own, "classes": classes_in((captured.args, captured.kwargs))}, {})
+    settings.pop("weak", None)
+    settings.pop("prng", None)
+    settings["classes"] = classes_in((captured.args, captured.kwargs))
+    return Guarded(settings, {})
 
 
 def _refuse_classes(captured: Captured, target: Target) -> None:

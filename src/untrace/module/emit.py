@@ -18,7 +18,7 @@ from untrace.module.access_paths import Layout as Grouped
 from untrace.module.access_paths import argument_order
 from untrace.module.comments import Layout
 from untrace.module.interface import entry
-from untrace.module.interface.guard import Guarded
+from untrace.module.interface.guarded import Guarded
 from untrace.module.passes import Statements, improve
 from untrace.module.sizes import words_of_sizes
 from untrace.module.writer import ModuleWriter

@@ -15,7 +15,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef, default_registry
@@ -56,17 +55,6 @@ def _spelled_out(types):
     return "; ".join([f"{name}: {text}" for name, text in found.items()])
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """What an entry depends on beside its arguments.
-
-    settings: as `_checked` takes it, of sizes by the number that stands for one. answers: as `_placed` takes them.
-    """
-
-    settings: Mapping[str, Any]
-    answers: Mapping[str, Any]
-
-
 def guard_of(
     module: ModuleWriter,
     parameters: Mapping[str, str],
@@ -93,12 +81,13 @@ def guard_of(
         "_type_of" if all([_is_plain(value.tree) for value in values]) else "_type_of_classes"
     )
     texts = {name: _words(module, describe, value) for name, value in zip(names, values, strict=True)}
-    found = dict(module.guarded.settings)
-    words = module.described.sizes
-    for setting in ("least", "most", "multiples"):
-        found[setting] = {words[n]: m for n, m in found.pop(setting, {}).items()}
-    sums = found.pop("sums", {}).items()
-    found["sums"] = {words[n]: _sum_in_words(terms, plus, words) for n, (terms, plus) in sums}
+    assert module.guarded is not None  # else there is no guard
+    given, words = module.guarded.settings, module.described.sizes
+    found: dict[str, object] = {k: v for k, v in given.items() if k not in ("least", "most", "multiples", "sums")}
+    found["least"] = {words[n]: m for n, m in given.get("least", {}).items()}
+    found["most"] = {words[n]: m for n, m in given.get("most", {}).items()}
+    found["multiples"] = {words[n]: m for n, m in given.get("multiples", {}).items()}
+    found["sums"] = {words[n]: _sum_in_words(*terms, words) for n, terms in given.get("sums", {}).items()}
     settings = [(key, Text(_written(setting))) for key, setting in sorted(found.items()) if setting]
     module.helper(describe)
     short = _with_letters(_shortened(texts))
@@ -272,6 +261,7 @@ def _is_plain(tree: PyTreeDef) -> bool:
 
 def _words(module: ModuleWriter, describe: str, value: _Part) -> str:
     """The description of a value, with words for sizes, and `*` for static fields on which nothing depends."""
+    assert module.guarded is not None
     function, weak = helpers.function(describe), "weak" in module.guarded.settings
     text, second = (function(tree, value.avals, weak) for tree in (value.tree, value.other))
     tokens = [re.findall(r"[^][,]+|.", t) for t in (text, second)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from jax.extend.core import JaxprEqn
 
@@ -15,6 +15,7 @@ from untrace.module.access_paths import Layout, Step
 from untrace.module.constants import ConstantWriter
 from untrace.module.docstrings import Described
 from untrace.module.grouping.kinds import Group, Handed, Row, Sum
+from untrace.module.interface.guarded import Guarded
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.loops.of_calls import Element, Uses
 from untrace.module.sizes import Sizes
@@ -78,7 +79,7 @@ class Contents(ConstantWriter):
         self.residuals: Mapping[Value, Value] = {}  # what a loop takes of what was stacked -> the value there
         self.numbers = SizeNumbers()  # those that follow the sizes of the inputs
         self.size_names: Mapping[int, str] = {}  # the author's words for them
-        self.guarded: Any = None  # what the entry depends on (`guard.Guarded`); None without a guard
+        self.guarded: Guarded | None = None  # what the entry depends on; None without a guard
         self.guard: list[Statement] = []  # the entry's first statements then
         self.sizes_of: dict[Function, tuple[int, ...]] = {}  # of local functions: the sizes that they take
         self.built_in: set[int] = set()  # those of them that had to be written as numbers

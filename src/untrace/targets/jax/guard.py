@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from untrace import jax_compat
 from untrace.capture.function import Captured
-from untrace.module.interface.guard import Guarded
+from untrace.module.interface.guarded import Guarded, Settings
 from untrace.python import helpers
 from untrace.python.helpers import helper
 
@@ -143,7 +143,7 @@ def guarded_by(captured: Captured) -> Guarded:
     return Guarded(settings, {question: helpers.function("_answer")(question) for question in sorted(questions)})
 
 
-def _settings_of(jaxpr: Any) -> dict[str, Any]:
+def _settings_of(jaxpr: Any) -> Settings:
     """What a program depends on beside its arguments, as `_checked` takes it."""
     kinds: set[tuple[str, Any]] = set()
     makes_keys = False
@@ -154,7 +154,7 @@ def _settings_of(jaxpr: Any) -> dict[str, Any]:
             if dtype is not None and dtype != jax_compat.FLOAT0 and not jax_compat.is_key_dtype(dtype):
                 kind = "f" if jnp.issubdtype(dtype, jnp.inexact) else "i" if jnp.issubdtype(dtype, jnp.integer) else ""
                 kinds.add((kind, jnp.finfo(dtype).dtype if kind == "f" else dtype))
-    found: dict[str, Any] = {}
+    found: Settings = {}
     # A number that gives way to other types, and one that does not, are two programs where there are other types.
     if any(len([k for k, _ in kinds if k == kind]) > 1 for kind in "fi"):
         found["weak"] = True
