@@ -59,8 +59,10 @@ def test_what_is_counted(house, tmp_path, counter, text, count):
 
 
 def test_signatures_of_other_folders_may_be_open(house, tmp_path):
-    now = house.counted(house.sources(package(tmp_path, lift__names="def value(x: Any) -> Any: ...\n")))
-    assert now["any_in_signatures"] == {}
+    text = "def value(x: Any) -> Any: ...\n"
+    files = dict.fromkeys(("lift__names", "targets__writer", "targets__jax__writer", "module__merge__weave"), text)
+    now = house.counted(house.sources(package(tmp_path, **files)))
+    assert now["any_in_signatures"] == {"module/merge": 2, "targets": 2}
 
 
 def test_crowded_folders_and_circles(house, tmp_path):
