@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -287,3 +288,23 @@ def test_what_a_module_says_once_is_no_word_for_its_functions(tmp_path):
         answer = "\n".join([*lines[:-1], f"    {statement}", lines[-1]])
         with pytest.raises(NotAllowed):
             parsed(answer, place.node, words, True, 1000)
+
+
+class Layer(NamedTuple):
+    weight: jax.Array
+    bias: jax.Array
+
+
+class Model(NamedTuple):
+    first: Layer
+    last: Layer
+
+
+def test_every_attribute_on_a_way_through_a_tree_is_a_word():
+    def apply(model, x):
+        hidden = jnp.tanh(x @ model.first.weight + model.first.bias)
+        return hidden @ model.last.weight + model.last.bias
+
+    layers = Model(Layer(jnp.ones((3, 4)), jnp.ones(4)), Layer(jnp.ones((4, 2)), jnp.ones(2)))
+    written = untrace.decompile(apply)(layers, jnp.ones((5, 3)))
+    assert answer_to(written, "apply", "hidden", "h").taken

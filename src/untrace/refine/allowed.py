@@ -108,7 +108,7 @@ class Vocabulary:
             if chain is not None and chain[0] in modules:
                 paths.setdefault(".".join(chain), Calls())
             elif isinstance(node, ast.Attribute):
-                members.add(node.attr)
+                members.update([node.attr] if chain is None else chain[1:])
             elif isinstance(node, ast.Call):
                 called = _chain(node.func)
                 if called is not None and called[0] in modules:
