@@ -97,10 +97,13 @@ PASSES: tuple[Pass[Statements], ...] = (
     Pass("spread-tuples", "a tuple whose parts are passed one by one is spread", lambda s: spread_tuples(s.module, s.everything)),
     Pass("inline-neighbours", "a statement that makes one line with the next goes into it", _fold),
     Pass("rebind-names", "a value has the name of the one before, where the author binds it again", _rebind),
-    Pass("count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words)),
+    Pass(
+        "count-names-again", "names without gaps", lambda s: count_again(s.everything, s.bound, s.nodes, s.words),
+        lambda s: bool(s.nodes),
+    ),
     Pass(
         "names-of-residuals", "what a loop saves has the same name in its backward loop",
-        lambda s: match_residuals(s.module.residuals, s.nodes),
+        lambda s: match_residuals(s.module.residuals, s.nodes), lambda s: bool(s.nodes),
     ),
 )  # fmt: skip
 
