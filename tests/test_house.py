@@ -100,3 +100,10 @@ def test_lines_of_code_are_counted_without_words(house, tmp_path):
     (source,) = house.sources(package(tmp_path, ir__nodes=text))
     assert house.lines_of_code(source) == 4 + 1 + 2
     assert Counter([source.folder]) == {"ir": 1}
+
+
+def test_each_folder_of_the_source_has_its_folder_of_tests():
+    """But for `torch`, whose tests are in `from_torch`: the folder of tests is on the path, where PyTorch has that name."""
+    folders = {path.parent.name for path in (ROOT / "src" / "untrace").glob("*/__init__.py")}
+    tested = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    assert folders - {"torch"} <= tested and "from_torch" in tested
