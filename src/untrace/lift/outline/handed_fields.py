@@ -137,6 +137,7 @@ class HandedFields:
         return sorted({*numbers, *more})
 
     def _result(self, function: Function) -> Tree | None:
+        """The tree that a function gives."""
         trees = function.facts.trees
         return self._out.get(function) or (None if trees is None else trees.out)
 
@@ -375,7 +376,7 @@ class HandedFields:
 def way_in_record(equation: Equation, value: Value) -> Way | None:
     """Where what a loop or a choice gives stands in a record that it gives; None where it stands in none."""
     given = results_tree(equation)
-    place = -1 if given is None else given[1].index(value)
+    place = given[1].index(value) if given is not None and value in given[1] else -1
     if given is None or place not in given[0].places:
         return None
     node, number = given[0].example, given[0].places.index(place)
@@ -448,11 +449,11 @@ def _name(field: Field, names: Sequence[str]) -> str:
 def _given(piece: Piece, missing: Sequence[str], readers: Sequence[_Read]) -> dict[str, tuple[_Source, Atom]]:
     """What the other fields of a record are, as far as what reads it says so."""
     later = _made_later(piece)
-    known = [(name, _sources(piece, read.leaves[name], later)) for name in missing for read in readers]
+    known = [(name, _source_of(piece, read.leaves[name], later)) for name in missing for read in readers]
     return {name: source for name, source in reversed(known) if source is not None}
 
 
-def _sources(piece: Piece, atom: Atom, later: Container[Atom | None]) -> tuple[_Source, Atom] | None:
+def _source_of(piece: Piece, atom: Atom, later: Container[Atom | None]) -> tuple[_Source, Atom] | None:
     """What a field is in a call; None for what is made later."""
     if type(atom) is Literal:
         return (_bits(atom), str(atom.aval.dtype)), atom
@@ -474,7 +475,7 @@ def _chosen(piece: Piece, made: Collection[Value]) -> tuple[str, list[str], dict
     tree, outputs = given
     for owner, fields in _records(tree.example, tree.places):
         if made == {outputs[p] for p in fields.values() if p >= 0}:
-            sources = {name: _sources(piece, operands[-1 - p], ()) for name, p in fields.items() if p < 0}
+            sources = {name: _source_of(piece, operands[-1 - p], ()) for name, p in fields.items() if p < 0}
             return owner, list(fields), {name: source for name, source in sources.items() if source is not None}
     return "", [], {}
 
