@@ -139,6 +139,12 @@ def masked(x, y):
     return jax.lax.scan(lambda c, _: (jnp.where(mask, jnp.sin(c) * y, -1.0), None), x, None, length=3)[0]
 
 
+def _mapped_rows(x, y):
+    """The gradient of what a mapped index reads."""
+    rows = jnp.array([1, 0, 1])
+    return jax.grad(lambda v: jnp.sum(jax.vmap(lambda i: v[i])(rows) ** 2 * y.sum()))(x)
+
+
 def solving(x, y):
     """Systems with several right-hand sides, each turn of a loop one."""
 
@@ -175,6 +181,8 @@ CASES = {
     "number_second": lambda x, y: jnp.where(lax.lt(np.float32(0.5), jnp.sum(x)), x, y),
     "padded": lambda x, y: lax.pad(x, np.float32(0.0), ((0, 0, 0), (0, 2, 0))) * lax.pad(y, np.float32(0.0), ((0, 0, 0), (2, 0, 0))),
     "whole_slice": lambda x, y: jax.grad(lambda a: jnp.sum(jnp.sin(jnp.pad(a, 1))[1:3, 2:] * y))(x) + y,
+    "read_at_places": lambda x, y: _mapped_rows(x, y) + y,
+    "added_at_places": lambda x, y: _mapped_rows(y, x) * y,
     "summed_at_once": lambda x, y: jax.grad(lambda b: jnp.sum(jnp.sin(x[None] * b.sum() + b) * y))(y[0]) + x,
     "axes_taken_back": lambda x, y: lax.squeeze(lax.broadcast_in_dim(x, (2, 1, 3, 1), (0, 2)), (1, 3)) + y,
     "cut": lambda x, y: lax.pad(x, np.float32(0.0), ((-1, 0, 0), (0, -1, 0))) + y[1:, :2],
@@ -227,6 +235,8 @@ CASES = {
     "choice_of_negative": lambda x, y: jax.grad(lambda a: jax.nn.logsumexp(jnp.abs(a), axis=1).sum())(x) + y,
     "unread_number": lambda x, y: jax.jit(lambda a: (0, jnp.sin(a)))(x)[1] * y,
     "numbers_of_a_while": lambda x, y: counted(lax.mul(np.float32(2.0), np.float32(1.5)), x) + y,
+    "part_that_was_set": lambda x, y: jax.grad(lambda a: jnp.sin(x.at[1, 1:].set(a[0, 1:])).sum())(y) * x,
+    "one_place": lambda x, y: jax.grad(lambda a: jnp.sin(x.at[jnp.argmin(y[:, 0])].set(a[0])).sum())(y) - x,
     "saved_choice": lambda x, y: jax.grad(chosen)(x, y[0, 0]) + y,
     "choice_made_again": lambda x, y: jax.grad(chosen)(x, y[0, 0]) - y,
     "handed_on": handing_on,

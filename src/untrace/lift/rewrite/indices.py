@@ -12,7 +12,7 @@ from jax import lax
 
 from untrace import jax_compat
 from untrace.lift.rewrite.arithmetic import choice_of_two, is_value, loop_constants
-from untrace.lift.rewrite.call_bodies import on_operands, single_call
+from untrace.lift.rewrite.call_bodies import on_operands, single_call, spliced
 from untrace.lift.rewrite.simplify import Body, in_backward_pass, rewrite
 
 Literal = jax_compat.LITERAL_TYPE
@@ -39,6 +39,144 @@ def taken(body: Body, eqn: Any) -> Any:
         number = int(np.asarray(index.val))
         return _call_with(eqn, lambda a: [jnp.take(a, number, axis=axis)], [x])
     return _call_with(eqn, lambda a, i: [jnp.take(a, i, axis=axis)], [x, index])
+
+
+@rewrite("gather")
+def part_that_was_set(body: Body, eqn: Any) -> Any:
+    """`d_x[0, 1:3]`, the derivative of `x.at[0, 1:3].set(v)` for `v`: JAX gathers at indices that are known."""
+    x, indices = eqn.invars
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    if type(x) is Literal or eqn.params["mode"] is not lax.GatherScatterMode.FILL_OR_DROP:
+        return None
+    if not body.in_backward_pass(eqn) or tuple(numbers.offset_dims) != tuple(range(len(eqn.outvars[0].aval.shape))):
+        return None
+    known = _known_indices(body, indices)
+    if known is None or numbers.operand_batching_dims or jax_compat.varying_axes(x.aval):
+        return None
+    starts = dict(zip(map(int, numbers.start_index_map), known, strict=True))
+    where: list[Any] = []
+    for axis, (size, whole) in enumerate(zip(map(int, sizes), x.aval.shape, strict=True)):
+        start = starts.get(axis, 0)
+        if not 0 <= start <= whole - size:
+            return None
+        part = slice(None) if size == whole else slice(start, start + size)
+        where.append(start if axis in numbers.collapsed_slice_dims else part)
+    return spliced(body, eqn, lambda a: [a[tuple(where)]], [x])
+
+
+def _known_indices(body: Body, atom: Any) -> list[int] | None:
+    """The numbers in a vector that is made of numbers alone: `[0]`, or several of those in a row."""
+    joined = body.maker(atom, "concatenate")
+    found = []
+    for part in [atom] if joined is None else joined.invars:
+        number = None if type(part) is Literal or len(part.aval.shape) != 1 else body.scalar(part)
+        if number is None:
+            return None
+        found.extend([int(np.asarray(number.val))] * part.aval.shape[0])
+    return found
+
+
+@rewrite("gather")
+def read_at_places(body: Body, eqn: Any) -> Any:
+    """`x.at[i].get(mode="clip")`: what `jax.vmap` makes of `x[i]` are slices of one, which are squeezed then."""
+    numbers, sizes = eqn.params["dimension_numbers"], tuple(map(int, eqn.params["slice_sizes"]))
+    x, indices = eqn.invars
+    if len(indices.aval.shape) - 1 == len(numbers.operand_batching_dims):
+        return None  # one index each reads as `jax.vmap(lambda x, i: x[i])`
+    gone = {*map(int, numbers.collapsed_slice_dims), *map(int, numbers.operand_batching_dims)}
+    window = [d for d in range(len(sizes)) if d not in gone]
+    found = _places(
+        body, eqn, list(map(int, numbers.start_index_map)), dict(zip(window, [sizes[d] for d in window], strict=True))
+    )
+    if found is None:
+        return None
+    ones, axes, columns = found
+    offsets = dict(zip(window, map(int, numbers.offset_dims), strict=True))
+    squeezed = [offsets[d] for d in ones]
+    shape = tuple(eqn.outvars[0].aval.shape)
+    new = numbers._replace(
+        offset_dims=tuple(o - sum(s < o for s in squeezed) for d, o in offsets.items() if d not in ones),
+        collapsed_slice_dims=tuple(sorted({*map(int, numbers.collapsed_slice_dims), *ones})),
+        start_index_map=tuple(axes),
+    )
+    flags = {key: eqn.params[key] for key in ("unique_indices", "indices_are_sorted", "mode", "fill_value")}
+
+    def read(a: Any, *parts: Any) -> list[Any]:
+        taken = lax.gather(a, _joined(parts), new, sizes, **flags)
+        return [lax.broadcast_in_dim(taken, shape, [d for d in range(len(shape)) if d not in squeezed])]
+
+    return spliced(body, eqn, read, [x, *columns])
+
+
+@rewrite("scatter-add", "scatter_add")
+def added_at_places(body: Body, eqn: Any) -> Any:
+    """`.at[i].add(v, mode="clip")`, the derivative of that."""
+    x, _, updates = eqn.invars
+    numbers = eqn.params["dimension_numbers"]
+    gone = {*map(int, numbers.inserted_window_dims), *map(int, numbers.operand_batching_dims)}
+    window = [d for d in range(len(x.aval.shape)) if d not in gone]
+    offsets = dict(zip(window, map(int, numbers.update_window_dims), strict=True))
+    axes = list(map(int, numbers.scatter_dims_to_operand_dims))
+    found = _places(body, eqn, axes, {d: updates.aval.shape[offsets[d]] for d in window})
+    if found is None:
+        return None
+    ones, axes, columns = found
+    squeezed = [offsets[d] for d in ones]
+    new = numbers._replace(
+        update_window_dims=tuple(o - sum(s < o for s in squeezed) for d, o in offsets.items() if d not in ones),
+        inserted_window_dims=tuple(sorted({*map(int, numbers.inserted_window_dims), *ones})),
+        scatter_dims_to_operand_dims=tuple(axes),
+    )
+    flags = {key: eqn.params[key] for key in ("unique_indices", "indices_are_sorted", "mode")}
+
+    def add(a: Any, v: Any, *parts: Any) -> list[Any]:
+        return [lax.scatter_add(a, _joined(parts), lax.squeeze(v, squeezed), new, **flags)]
+
+    return spliced(body, eqn, add, [x, updates, *columns])
+
+
+def _places(
+    body: Body, eqn: Any, axes: list[int], window: dict[int, int]
+) -> tuple[list[int], list[int], list[Any]] | None:
+    """(axes along which the window is one index, those of them and others that are indexed still, the parts of the indices
+    for these) of what was mapped, and puts windows that would reach outside where they fit; None for anything else.
+
+    axes: those that are indexed. window: sizes by axis. Along an axis that it covers, a window fits in one place only.
+    """
+    x, indices = eqn.invars[:2]
+    if eqn.params["mode"] is not lax.GatherScatterMode.CLIP or Literal in (type(x), type(indices)):
+        return None
+    scopes = jax_compat.scope_names(jax_compat.equation_source(eqn)[1])
+    if not any("vmap()" in scope for scope in scopes) or jax_compat.varying_axes(x.aval):
+        return None
+    whole = [d for d in axes if window.get(d) == x.aval.shape[d]]
+    ones = [d for d in axes if window.get(d) == 1 and d not in whole]
+    first = len(eqn.params["dimension_numbers"].operand_batching_dims)
+    if sorted(ones) != list(range(first, first + len(ones))) or not ones or len(ones) + len(whole) < len(axes):
+        return None
+    columns = [indices]
+    if whole:
+        joined = body.maker(indices, "concatenate")
+        if joined is None or [v.aval.shape[-1] for v in joined.invars] != [1] * len(axes):
+            return None
+        columns = [v for d, v in zip(axes, joined.invars, strict=True) if d in ones]
+    return None if any(type(v) is Literal for v in columns) else (ones, [d for d in axes if d in ones], columns)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else lax.concatenate(parts, parts[0].ndim - 1)
+
+
+@rewrite("gather")
+def one_place(body: Body, eqn: Any) -> Any:
+    """What is read at one place is read at places that are sorted and unique, as `x.at[i].get(...)` says and a derivative
+    does not."""
+    indices = eqn.invars[1]
+    if type(indices) is Literal or len(indices.aval.shape) != 1 or eqn.params["unique_indices"]:
+        return None
+    if eqn.params["mode"] is not lax.GatherScatterMode.FILL_OR_DROP or not body.in_backward_pass(eqn):
+        return None
+    return eqn.replace(params={**eqn.params, "indices_are_sorted": True, "unique_indices": True})
 
 
 @rewrite("scatter", "scatter-add", "scatter_add")

@@ -24,6 +24,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     where(c, d, 0) + -where(c, 0, d) -> where(c, d, 0 - d)
     product of two vectors that sums nothing -> jnp.outer
     what a derivative adds at, promised to be in bounds -> dropped where it is not
+    slices of one that a mapped index makes -> `x.at[i].get(mode="clip")`, `.at[i].add(v, mode="clip")`
     what is broadcast before a loop, masks too -> broadcast in its body
     the number of a choice, saved for the backward pass -> the truth value that it is made of
     a number that a jitted function gives and nobody reads -> not given
@@ -32,6 +33,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     (x == x) & (x != inf) & (x != -inf) -> jnp.isfinite(x)
     x + -y stays: exact it is, but XLA takes the product in it into another fused operation than in x - y
     a number that a scan gets as a constant -> the number in its body
+    what a derivative gathers at known indices -> that part of the array, x[0, 1:3]
     a number that a jitted function, or a choice in it, was passed and hands on -> that number, and no result
     an index that a scan gets ready for a gather -> made in its body, as `x[i]` does
     the transpose of a linear system's operator, as it was batched -> as JAX derives it of the operator
