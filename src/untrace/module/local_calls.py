@@ -128,7 +128,7 @@ def _loop(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -
     if w.module.reroll:
         marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
         own = {place: name for place, (name, _) in names.items()}
-        return w.scan_of_calls(name, args, marked, own, targets, begin, len(run))
+        return w.scan_of_calls(of_calls.Turns(name, args, marked, own, targets, begin, len(run)))
     target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], run)
     for (place, _), part in zip(elements, parts, strict=True):
         args[place] = part

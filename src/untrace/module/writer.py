@@ -42,7 +42,7 @@ from untrace.module.interface.writing import Contents
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
-from untrace.module.loops.of_calls import Element, Uses
+from untrace.module.loops.of_calls import Turns, Uses
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
 from untrace.python.names import Scope
@@ -320,16 +320,7 @@ class FunctionWriter:
         """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
         return None
 
-    def scan_of_calls(
-        self,
-        function: str,
-        args: Sequence[Expr | int | None],
-        elements: Sequence[tuple[int, Element, bool]],
-        carries: Mapping[int, str],
-        targets: Sequence[str],
-        start: Sequence[Expr],
-        length: int,
-    ) -> list[Statement]:
+    def scan_of_calls(self, turns: Turns) -> list[Statement]:
         """The statements of a scan in the place of a loop over local functions (`targets.jax.loop_as_scan`)."""
         raise NotImplementedError
 

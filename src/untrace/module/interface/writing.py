@@ -17,7 +17,7 @@ from untrace.module.docstrings import Described
 from untrace.module.grouping.kinds import Group, Handed, Row, Sum
 from untrace.module.interface.guarded import Guarded
 from untrace.module.known_trees import Structure, Trees
-from untrace.module.loops.of_calls import Element, Uses
+from untrace.module.loops.of_calls import Turns, Uses
 from untrace.module.sizes import Sizes
 from untrace.provenance.sites import Frame
 from untrace.python.names import Scope
@@ -127,15 +127,6 @@ class Writer(Protocol):
     def is_taken_later(self, key: Hashable, taken_by: Callable[[Equation], Iterable[Hashable]]) -> bool: ...
     def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None: ...
     def note_unscanned(self, equations: Sequence[Equation], at: int) -> None: ...
-    def scan_of_calls(
-        self,
-        function: str,
-        args: Sequence[Expr | int | None],
-        elements: Sequence[tuple[int, Element, bool]],
-        carries: Mapping[int, str],
-        targets: Sequence[str],
-        start: Sequence[Expr],
-        length: int,
-    ) -> list[Statement]: ...
+    def scan_of_calls(self, turns: Turns) -> list[Statement]: ...
     def _statement(self, equation: Equation, expr: Expr, several: bool = False, base: str | None = None) -> None: ...
     def _target(self, output: Value, base: str) -> str: ...

@@ -13,7 +13,8 @@ import ast
 import os
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from untrace._identifiers import identifier
@@ -149,6 +150,24 @@ class Element:
                 return singular(plain)
         word = singular(self.root.id)
         return word if word != self.root.id else "layer"
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Calls of `function` that are to be a scan, one turn for each element.
+
+    `args`: its arguments, expressions or the place of a carry (None for an element). `elements`: (place among `args`, the
+    element, whether it is an array and no tree). `carries`: the variable of each carry by its place. `targets`: those that
+    the results of a call are given to. `start`: what the carries begin as.
+    """
+
+    function: str
+    args: Sequence[Expr | int | None]
+    elements: Sequence[tuple[int, Element, bool]]
+    carries: Mapping[int, str]
+    targets: Sequence[str]
+    start: Sequence[Expr]
+    length: int
 
 
 class _Writer(Protocol):

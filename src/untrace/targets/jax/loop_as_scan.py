@@ -12,47 +12,34 @@ This is another program, which computes the same: it is proven by running both. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local
 from untrace.lift.naming.words import plural
-from untrace.module.loops.of_calls import Element
+from untrace.module.loops.of_calls import Element, Turns
 from untrace.module.nested import group, put_definition
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement
 from untrace.python.tree import Call, Expr, Lambda, Leaf, Name, Star, Text, Tuple, along
 
 
-def scan_statements(
-    w: Any,
-    function: str,
-    args: Sequence[Any],
-    elements: Sequence[tuple[int, Element, bool]],
-    carries: Mapping[int, str],
-    targets: Sequence[str],
-    start: Sequence[Expr],
-    length: int,
-) -> list[Statement]:
-    """The statements of a scan that calls `function` once for each element.
-
-    `args`: its arguments, expressions or the place of a carry (None for an element). `elements`: (place among `args`, the
-    element, whether it is an array and no tree). `carries`: the variable of each carry by its place. `targets`: those that
-    the results of a call are given to. `start`: what the carries begin as.
-    """
+def scan_statements(w: Any, turns: Turns) -> list[Statement]:
+    """The statements of such a scan."""
+    carries, targets = turns.carries, turns.targets
     module = w.module
     module.modules.update({"jax", "jnp", "lax"})
     module.scans += 1
     scope = Scope(w.scope)
-    args = [Name(carries[a]) if type(a) is int else a for a in args]
+    args: list[Any] = [Name(carries[a]) if type(a) is int else a for a in turns.args]
     body: list[Statement] = []
     xs: list[Expr] = []
     names: list[str] = []
     stacked: list[Statement] = []
     by_source: dict[Any, str] = {}
-    for place, element, is_array in elements:
+    for place, element, is_array in turns.elements:
         known = by_source.get(element.source)
         if known is None:
             word = identifier(element.word(), "layer")
@@ -64,7 +51,7 @@ def scan_statements(
         args[place] = along(Name(known), element.below)
     own = list(carries.values())
     params = [_parameter(scope, own, "carry", body), _parameter(scope, names, "inputs", body)]
-    call = Call(function, args)
+    call = Call(turns.function, args)
     result: Expr = call
     if len(targets) > 1:
         body.append(Assign(targets, call))
@@ -73,8 +60,8 @@ def scan_statements(
     step = w.scope.fresh("step")
     statements = [*stacked]
     put_definition(statements, Def(step, params, body))
-    arguments = [Name(step), group(start), *([group(xs)] if xs else [])]
-    kwargs = [] if xs else [("length", Text(str(length)))]
+    arguments = [Name(step), group(turns.start), *([group(xs)] if xs else [])]
+    kwargs = [] if xs else [("length", Text(str(turns.length)))]
     target = own[0] if len(own) == 1 else Tuple([Name(name) for name in own])
     statements.append(Assign([target, "_"], Call("lax.scan", arguments, kwargs)))
     return statements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from untrace.ir.nodes import Atom, Constant, Equation, Function, Primitive
 from untrace.ir.said import SaidArray, SaidComputed
 from untrace.module.access_paths import Step
 from untrace.module.library_calls import with_author_sizes
-from untrace.module.loops.of_calls import Element
+from untrace.module.loops.of_calls import Turns
 from untrace.module.rules import Groups
 from untrace.module.writer import FunctionWriter, ModuleWriter
 from untrace.python.names import Scope
@@ -78,17 +78,8 @@ class JaxFunction(FunctionWriter):
     def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
         return tree_maps.zeros_like(self, node, parts, way)
 
-    def scan_of_calls(
-        self,
-        function: str,
-        args: Sequence[Expr | int | None],
-        elements: Sequence[tuple[int, Element, bool]],
-        carries: Mapping[int, str],
-        targets: Sequence[str],
-        start: Sequence[Expr],
-        length: int,
-    ) -> list[Statement]:
-        return loop_as_scan.scan_statements(self, function, args, elements, carries, targets, start, length)
+    def scan_of_calls(self, turns: Turns) -> list[Statement]:
+        return loop_as_scan.scan_statements(self, turns)
 
     def note_unscanned(self, equations: Sequence[Equation], at: int) -> None:
         loop_as_scan.note_unscanned(self, equations, at)
