@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Cond, Equation, Function, Local, Program, Scan, Value, While, walk_functions
+from untrace.ir.nodes import Cond, Equation, Function, Library, Local, Program, Scan, Value, While, walk_functions
 from untrace.lift.outline.pieces import renamed
 
 _FEW = 2  # equations of a function of the author's that is called once
@@ -48,8 +48,14 @@ def _is_small(equation: Equation) -> bool:
     if not facts.called_once:
         return False
     if not is_librarys:
-        return size <= _FEW and not any(type(e.callee) in (Scan, While, Cond) for e in body.equations)
+        return size <= _FEW and not any(map(_holds_function, body.equations))
     return size <= _FEW_OF_LIBRARY or size <= _MOST_IN_EXPRESSION and _is_expression(body)
+
+
+def _holds_function(equation: Equation) -> bool:
+    """Whether it is a loop or a choice, or a library's call that is given a function: more to read than one line."""
+    callee = equation.callee
+    return type(callee) in (Scan, While, Cond) or type(callee) is Library and callee.function is not None
 
 
 def _takes_leaves(body: Function) -> bool:

@@ -310,11 +310,6 @@ class Outliner(FunctionNames):
         gives_tree = self._given(shape) == 1 and len(shape.results) >= LEAVES
         return (size > _SMALL or gives_tree) and self._given(shape) <= max(1, size // 4)
 
-    def _is_loop(self, piece: Piece) -> bool:
-        """Whether it is little but a long loop (a rollout), in a program without written-out backward passes."""
-        plain = not piece.call.callee.library and not self.differentiated
-        return plain and self._size(piece) <= _SMALL < self._weight(piece)
-
     def saved(self, shape: Shape) -> int:
         """How many of the results are needed by the backward pass alone, whichever the call."""
         return len(self._only_saved(shape))
@@ -589,7 +584,7 @@ class Outliner(FunctionNames):
                 said=frozenset(params[place] for place in said),
                 variadic=variadic_parameter(callee),
                 given=[(places, root.example) for root, places in self.trees.whole(results)],
-                called_once=is_called_once(shape, results) and not saved and not self._is_loop(piece),
+                called_once=is_called_once(shape, results) and not saved,
             )
         function.facts = facts
         return function

@@ -78,7 +78,9 @@ class TreeRoots:
                     tree = jax.tree.structure(example)
                     self.add(Root(jax.tree.unflatten(tree, [v.aval for v in known]), 0), known)
                 for root in roots if len(roots) == 1 else ():
-                    places = [self.number[leaf] - root.first if leaf in self.root else i for i, leaf in enumerate(known)]
+                    places = [
+                        self.number[leaf] - root.first if leaf in self.root else i for i, leaf in enumerate(known)
+                    ]
                     if root.count == len(known) and places == list(range(len(known))):
                         self.add(root, known)  # that of a choice, with the leaves that it hands on
                 return
