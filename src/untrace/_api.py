@@ -15,7 +15,7 @@ import numpy as np
 from untrace import _html, jax_compat
 from untrace._errors import OptionError
 from untrace._garbage import no_collections
-from untrace._options import WORDS, Options
+from untrace._options import ALLOWED, WORDS, Options
 from untrace.capture.function import Captured
 from untrace.driver.attempts import Result, write_and_prove
 from untrace.driver.sizes import Call, written_for_sizes
@@ -170,6 +170,7 @@ def decompile(
     also: Sequence[Any] = (),
     guard: bool = True,
     derivatives: str = "auto",
+    allow: Sequence[str] = ALLOWED,
     target: str = "jax",
 ) -> Callable[..., Any]:
     """A function of `fn`'s arguments that gives its source: `decompile(fn)(*args, **kwargs) -> Decompiled`.
@@ -197,11 +198,17 @@ def decompile(
     derivatives: "auto": a derivative that the function calls (`jax.grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`) stays a
         call of a function of the text, and what was handed over as a derivative (`decompile(jax.grad(loss))`) is written out;
         "called": that stays a call as well; "written": all are written out.
+    allow: the transformations of its own that the text has to allow, of "grad" and "vmap". Where one is left out, so are the
+        rules of functions (`jax.custom_vjp`, `custom_jvp`, `custom_vmap`) that only it would use, and the text refuses it with a
+        NotImplementedError: a program of libraries that is run as it is gets much shorter. Derivatives and maps that the
+        function itself calls keep what they need.
     target: "jax", or "numpy", "torch", "mpi4py" or "c": then it is a Translated, or an InC, that comes, see `Decompiled.to`.
 
     Raises OptionError, CaptureError (the function cannot be traced), UnsupportedPrimitiveError, ProofError.
     """
-    options = _options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives)
+    options = _options(
+        style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives, allow
+    )
 
     job = _Job(fn, static_argnums, static_argnames, also, options)
     if target != "jax":
@@ -297,6 +304,7 @@ def _options(
     sizes: str = "infer",
     guard: bool = True,
     derivatives: str = "auto",
+    allow: Sequence[str] = ALLOWED,
 ) -> Options:
     """Raises OptionError for a word that is not known."""
     given = {"style": style, "comments": comments, "annotations": annotations, "reroll": reroll, "sizes": sizes}
@@ -305,7 +313,14 @@ def _options(
         if word not in WORDS[option]:
             known = ", ".join(map(repr, WORDS[option]))
             raise OptionError(f"{option}={word!r} is not known; this version has {known}")
-    return Options(style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives)
+    for word in (allow,) if isinstance(allow, str) else allow:
+        if word not in ALLOWED:
+            known = ", ".join(map(repr, ALLOWED))
+            raise OptionError(f"allow={allow!r}: {word!r} is not known; this version has {known}, in a tuple")
+    allowed = tuple(word for word in ALLOWED if word in allow)
+    return Options(
+        style, standalone, prove, simplify, comments, annotations, reroll, sizes, guard, derivatives, allowed
+    )
 
 
 def from_jaxpr(
@@ -318,8 +333,10 @@ def from_jaxpr(
     comments: str = "some",
     annotations: str = "none",
     guard: bool = True,
+    allow: Sequence[str] = ALLOWED,
 ) -> Decompiled:
-    """The source of a ClosedJaxpr: a function of its flat inputs that returns the tuple of its outputs.
+    """The source of a ClosedJaxpr: a function of its flat inputs that returns the tuple of its outputs. Options as of
+    `decompile`.
 
     Raises CaptureError where `closed_jaxpr` is no jaxpr, UnsupportedPrimitiveError, ProofError.
     """
@@ -335,7 +352,7 @@ def from_jaxpr(
     avals = tuple(v.aval for v in jaxpr.invars)
     outs = tuple(v.aval for v in jaxpr.outvars)
     captured = Captured(closed_jaxpr, closed_jaxpr, (), avals, {}, {}, outs, name)
-    options = _options(style, False, prove, simplify, comments, annotations, guard=guard)
+    options = _options(style, False, prove, simplify, comments, annotations, guard=guard, allow=allow)
     timings = {"capture": 0.0}
     with no_collections():
         return _decompiled(captured, write_and_prove(captured, FlatEntry(), name, options, timings), timings)

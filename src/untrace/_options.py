@@ -12,6 +12,10 @@ WORDS = {
 }  # fmt: skip
 
 
+# The transformations that a text may be asked to allow.
+ALLOWED = ("grad", "vmap")
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a program is written; see `untrace.decompile`."""
@@ -26,4 +30,5 @@ class Options:
     sizes: str = "infer"
     guard: bool = True
     derivatives: str = "auto"
+    allow: tuple[str, ...] = ALLOWED
     without: frozenset[str] = frozenset()  # passes and rewrites that are left out, by name (`bench/ablation.py`)

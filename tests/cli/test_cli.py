@@ -50,6 +50,22 @@ def failing_args():
 table = {"a": 1}
 """
 
+RULED = """\
+import jax
+
+
+@jax.custom_vjp
+def square(x):
+    return x * x
+
+
+square.defvjp(lambda x: (x * x, x), lambda x, d_y: (3.0 * x * d_y,))
+
+
+def f(x):
+    return square(x) + 1.0
+"""
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -233,6 +249,14 @@ def test_options_belong_to_the_transformation_before_them(run: Run) -> None:
     assert d_w.shape == (3, 7) and d_x.shape == (2, 7, 3)
 
 
+@pytest.mark.parametrize("allow", ["grad,vmap", "vmap", "none"])
+def test_rules_are_left_out_that_the_text_need_not_have(run: Run, folder: Path, allow: str) -> None:
+    (folder / "ruled.py").write_text(RULED)
+    code, out, err = run("show", "ruled.py:f", "f32[3]", "--allow", allow)
+    assert code == 0, err
+    assert ("def square_bwd" in out) == (allow == "grad,vmap") != ("without rules for jax.grad" in out)
+
+
 def test_jvp_gets_a_tangent_for_each_differentiable_argument() -> None:
     def pick(index: jax.Array, x: jax.Array, pair: tuple[jax.Array, jax.Array]) -> jax.Array:
         return x[index] * pair[1]
@@ -325,6 +349,7 @@ WRITE = ("-o", "out.py")
         (["show", "model.py:cube", "f32[]", "--static", "n=1"], 2,
          "the function has no parameter 'n'; it has x."),
         (["show", "model.py:cube", "f32[]", "--style", "baroque"], 2, "baroque"),
+        (["show", "model.py:cube", "f32[]", "--allow", "grad,jvp"], 2, "'jvp' is not known; this version has 'grad', 'vmap'"),
         (["write", "model.py:cube", "f32[]"], 2, "the file to write is missing: -o OUT.py."),
         (["write", "model.py:cube", "f32[]", "-o", "no/out.py"], 2,
          "there is no folder no to write out.py in."),

@@ -186,6 +186,10 @@ def add_style_arguments(parser: argparse.ArgumentParser) -> None:
         help="called: also the outermost stays a call; written: all are written out (auto: as they were asked for)",
     )
     parser.add_argument(
+        "--allow", metavar="WHAT",
+        help="of the text: grad, vmap, both (grad,vmap) or none; rules of functions that it does not need then are left out",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-guard", dest="guard", action="store_false", help="leave out the line that refuses other arguments"
     )
     parser.add_argument(

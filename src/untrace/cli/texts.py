@@ -229,8 +229,8 @@ def _from_torch(options: argparse.Namespace, terminal: Terminal) -> Any:
         raise OptionError("what comes from PyTorch is written for JAX only: --to does not go with --torch.")
     module = commands.load_module(options.target)
     args, kwargs = commands.inputs(options.args, options.kw)
-    if any(o is not None for o in (options.reroll, options.sizes, options.derivatives)):
-        raise OptionError("--reroll, --sizes and --derivatives do not go with --torch.")
+    if any(o is not None for o in (options.reroll, options.sizes, options.derivatives, options.allow)):
+        raise OptionError("--reroll, --sizes, --derivatives and --allow do not go with --torch.")
     settings = _style_settings(options)
     settings["also"] = commands.others(options.also)
     with terminal.working("tracing, writing and proving" if options.prove else "tracing and writing"):
@@ -243,6 +243,8 @@ def _style_settings(options: argparse.Namespace) -> dict[str, Any]:
     found = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.to is not None:
         found["target"] = options.to
+    if options.allow is not None:
+        found["allow"] = () if options.allow == "none" else tuple(options.allow.split(","))
     return found if options.guard else {**found, "guard": False}
 
 

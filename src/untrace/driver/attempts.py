@@ -413,9 +413,11 @@ class Attempt:
         if rerolled:
             written, proof, module = self._scanned(written, proof, module, head, forced, rolls)
         at = sizes.in_words(captured, written.sizes)
+        without = " and ".join(f"jax.{transformation}" for transformation in target.left_out)
         if at:
             proof = replace(proof, notes=(*proof.notes, f"it holds{at}; other sizes were not tried"))
-        written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, at), head)
+        where = f", without rules for {without}{at}" if without else at
+        written.with_docstring(head_of_module(captured, self.name, idiomatic, proof.sentence, where), head)
         assert module is not None  # which was proven
         restate(module, written.source)
         return Result(written, proof, self._notes(), module, captured, target, self if idiomatic else None)
@@ -503,7 +505,7 @@ class Attempt:
         self, head: str, forced: frozenset[JaxprEqn], idiomatic: bool, scans: bool, rolls: bool, course: Course
     ) -> Written:
         o, hooks = self.options, self.captured.hooks
-        guarded = guard.guarded_by(self.captured) if o.guard else None
+        guarded = guard.guarded_by(self.captured, self.form.target.left_out) if o.guard else None
         manner = Manner(
             keeps_carries=self.keeps_carries is not False,
             share=self.share[0] if self.share else None,

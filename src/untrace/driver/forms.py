@@ -31,7 +31,8 @@ from untrace.lift.closed_constants import close_over_constants
 from untrace.lift.prune import prune
 from untrace.lift.recognise import library
 from untrace.lift.recognise.large_groups import recognised
-from untrace.lift.rewrite.described import described, unproven
+from untrace.lift.rewrite.described import described, left_out, unproven
+from untrace.lift.rewrite.inlined import RULES, ruled_function
 from untrace.lift.rewrite.simplify import (
     BOLD,
     NEUTRAL,
@@ -140,7 +141,10 @@ def forms_of(
         kept = parts(whole, captured.checkpoints) | differentiated_elsewhere(whole, captured.provenance)
         instead: dict[JaxprEqn, Any] = {}
         known = Known(captured.provenance)
-        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known)):
+        stays = options.without | {name for name, transformation in RULES.items() if transformation in options.allow}
+        if not stays >= RULES.keys():
+            kept |= calls_of_needed_rules(whole)
+        if small and (most is not None or is_simplified(whole, JAX.user_names(), *settings, known, stays)):
             forms = ((most, frozenset()), (most, BOLD), (NEUTRAL, BOLD))
             if captured.example is not None:  # a product of numbers may be rounded otherwise at other sizes
                 forms = (forms[0], (most, frozenset({"arithmetic_of_literals"})), *forms[1:])
@@ -152,19 +156,19 @@ def forms_of(
             forms = ()
         bold = False
         seen: dict[str, int] = {}
-        for only, without in forms:
-            without = without | options.without
-            if without == BOLD and only is most and not bold:
+        for only, bolder in forms:
+            without = bolder | stays
+            if bolder == BOLD and only is most and not bold:
                 continue
             if only is NEUTRAL and seen:
-                only, without = _harmless(captured, whole, list(seen), kept, settings), options.without
+                only, without = _harmless(captured, whole, list(seen), kept, settings), stays
             form, counts = simplified(whole, only, JAX.user_names(), kept, *settings, without, instead, known)
             bold = not BOLD.isdisjoint(counts)
             seen = seen or counts
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 target = unfolded(form) if folds else form
-                goal = Goal(target, described(counts), neutral, unproven(counts))
+                goal = Goal(target, described(counts), neutral, unproven(counts), left_out=left_out(counts))
                 if captured.example is not None:
                     bodies = functools.partial(_bodies_at_example, captured, plain, folds) if instead else dict
                     goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds, bodies))
@@ -251,24 +255,37 @@ def differentiated_elsewhere(closed: Any, provenance: Provenance) -> set[JaxprEq
     codes: set[CodeType] = set()
     written_out: set[CodeType] = set()
     outside: list[tuple[JaxprEqn, CodeType]] = []
+    for eqn, is_inside in _all_equations(closed):
+        site = provenance.site(eqn)
+        if site.frames and is_inside:
+            codes.add(site.frames[-1].code)
+        elif site.frames and site.differentiated:
+            written_out.add(site.frames[-1].code)
+        elif site.frames:
+            outside.append((eqn, site.frames[-1].code))
+    return {eqn for eqn, code in outside if code in codes - written_out}
+
+
+def calls_of_needed_rules(closed: Any) -> set[JaxprEqn]:
+    """Calls of functions with rules, outside the calls of derivatives, of which one inside needs the rule: one text serves both."""
+    ruled = [(eqn, is_inside, ruled_function(eqn)) for eqn, is_inside in _all_equations(closed)]
+    needed = {function for _, is_inside, function in ruled if is_inside and function is not None}
+    return {eqn for eqn, is_inside, function in ruled if not is_inside and function in needed}
+
+
+def _all_equations(closed: Any) -> Iterator[tuple[JaxprEqn, bool]]:
+    """The equations at all depths, each body's once, and whether each is inside the call of a derivative."""
     seen: set[Any] = set()
     todo = [(closed, False)]
     while todo:
-        jaxpr, inside = todo.pop()
-        if (jaxpr, inside) in seen:
+        jaxpr, is_inside = todo.pop()
+        if (jaxpr, is_inside) in seen:
             continue
-        seen.add((jaxpr, inside))
+        seen.add((jaxpr, is_inside))
         for eqn in jax_compat.open_jaxpr(jaxpr)[0].eqns:
-            site = provenance.site(eqn)
-            if site.frames and inside:
-                codes.add(site.frames[-1].code)
-            elif site.frames and site.differentiated:
-                written_out.add(site.frames[-1].code)
-            elif site.frames:
-                outside.append((eqn, site.frames[-1].code))
-            inside_it = inside or eqn.primitive in CALLS.values()
-            todo += [(inner, inside_it) for inner in jax_compat.jaxprs_in(eqn)]
-    return {eqn for eqn, code in outside if code in codes - written_out}
+            yield eqn, is_inside
+            inside = is_inside or eqn.primitive in CALLS.values()
+            todo += [(inner, inside) for inner in jax_compat.jaxprs_in(eqn)]
 
 
 def repeated_pullbacks(captured: Captured, plain: Plain, form: Any) -> dict[JaxprEqn, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from untrace import _html, jax_compat
 from untrace._errors import OptionError, ProofError
-from untrace._options import Options
+from untrace._options import ALLOWED, Options
 from untrace._version import __version__
 from untrace.capture.function import Captured
 from untrace.driver.attempts import Attempt, interpreter_settings, name_of_transformed
@@ -163,7 +163,9 @@ def written_in_c(call: Call, options: Options, also: Sequence[Call] = ()) -> InC
 
 
 def _written(call: Call, options: Options) -> InC:
-    options = replace(options, derivatives="written", without=options.without | target.WITHOUT, sizes="fixed")
+    options = replace(
+        options, derivatives="written", without=options.without | target.WITHOUT, sizes="fixed", allow=ALLOWED
+    )
     captured = call.captured()
     captured.goes(one_device=True)
     name = name_of_transformed(captured.summary, captured.name) if captured.summary else captured.name

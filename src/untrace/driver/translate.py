@@ -15,7 +15,7 @@ import jax.extend
 
 from untrace import jax_compat
 from untrace._errors import OptionError, ProofError, UnsupportedPrimitiveError, UntraceError
-from untrace._options import Options
+from untrace._options import ALLOWED, Options
 from untrace.capture.function import Captured
 from untrace.capture.sizes.sizes import at_other_sizes
 from untrace.capture.sizes.static_fields import with_idle_fields_changed
@@ -63,7 +63,9 @@ def translated(target: str, call: Call, options: Options, also: Sequence[Call] =
 
 
 def _translated(target: Target, call: Call, options: Options, also: Sequence[Call]) -> Translated:
-    options = replace(options, derivatives=call.derivatives, without=options.without | target.without, reroll="loop")
+    options = replace(
+        options, derivatives=call.derivatives, without=options.without | target.without, reroll="loop", allow=ALLOWED
+    )
     if also and not target.any_size:
         raise OptionError(f"{target.title} is written for the sizes of its example: `also` does not go with it")
     company = target.company()

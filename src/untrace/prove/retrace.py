@@ -47,7 +47,8 @@ class Goal:
     """The jaxpr that a text must come back as: the captured one, or what `simplifications` (in words) made of it.
 
     `neutral`: whether both lower to the same StableHLO. `notes`: what the simplifications leave unproven. `example`: that of
-    the user's own arguments, of a program that was captured at other sizes.
+    the user's own arguments, of a program that was captured at other sizes. `left_out`: the transformations that the text
+    refuses, for the rules of functions for them are not in it.
     """
 
     jaxpr: Any
@@ -55,6 +56,7 @@ class Goal:
     neutral: bool = True
     notes: tuple[str, ...] = ()
     example: Goal | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def prove_text(

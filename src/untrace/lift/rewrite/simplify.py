@@ -40,6 +40,7 @@ running both. Each rewrite is a named function that looks at one equation; each 
     the derivative of a library function that was mapped -> that of the function on the whole array
     cond over platforms of which only Mosaic's kernels have a branch of their own -> the equations of the other branch
     a call that no public function makes (what `jax.checkpoint` computes for the forward pass) -> its equations
+    a call of a function with a rule that nothing needs -> its equations
     jit of a function of JAX that has no public name (a derivative of `jnp.var`) -> its equations
     a rule that gets symbolic zeros, which is written with arrays of them -> one that gets those
     a logarithm that a library computes of a number -> the number
@@ -67,7 +68,7 @@ from untrace._identity import IdentityMap
 from untrace.lift.recognise.pmaps import is_pmap
 from untrace.lift.rewrite import interned_constants as equal_constants
 from untrace.lift.rewrite.common_subexpressions import computed_once, constants_once
-from untrace.lift.rewrite.inlined import default_branch, is_plain_call, keeps_results
+from untrace.lift.rewrite.inlined import RULES, in_its_place, keeps_results
 from untrace.lift.rewrite.rematerialised_operands import own_indices, own_selectors
 from untrace.provenance.beside import beside
 from untrace.provenance.sites import Provenance
@@ -90,6 +91,8 @@ BOLD = frozenset(
 _OF_ONE = BOLD - {"transposed_operand"}
 # Those that take out what JAX puts in again when it traces the text.
 IMPLICIT = frozenset({"sharding_inside_shard_map", "implicit_pvary"})
+# Those that leave rules out, which a text has for transformations of it.
+KEPT_RULES = frozenset(RULES)
 # Equations whose jaxprs are rewritten as well. Others keep theirs: what they close over or promise is their own.
 _TRANSPARENT = frozenset(
     {"jit", "pjit", "scan", "while", "cond", "checkpoint", "remat2", "shard_map", "closed_call", "vmap"}
@@ -156,7 +159,7 @@ class Simplifier:
         kept: Collection[JaxprEqn] = (),
         same: IdentityMap[Any, Any] | None = None,
         apart: Callable[[Any, Any], bool] | None = None,
-        without: frozenset[str] = frozenset(),
+        without: frozenset[str] = KEPT_RULES,
         instead: Mapping[JaxprEqn, Any] = MappingProxyType({}),
         known: Known | None = None,
     ):
@@ -274,14 +277,12 @@ class Simplifier:
                 self.counts["inlined_library_function"] += 1
                 self._inline(body, eqn, eqn.params["jaxpr"], eqn.invars)
                 continue
-            branch = default_branch(eqn) if self.only is None and eqn not in self.kept else None
-            if branch is not None:
-                self.counts["default_platform"] += 1
-                self._inline(body, eqn, branch, eqn.invars[1:])
-                continue
-            if self.only is None and eqn not in self.kept and is_plain_call(eqn, body.results):
-                self.counts["inlined_call"] += 1
-                self._inline(body, eqn, eqn.params["call_jaxpr"], eqn.invars)
+            every = None if self.only == IMPLICIT else self.only is None
+            found = None if eqn in self.kept else in_its_place(eqn, body.results, self.without, every)
+            if found is not None:
+                name, closed, operands = found
+                self.counts[name] += 1
+                self._inline(body, eqn, closed, operands)
                 continue
             if kind != "public":
                 eqn = body.early(eqn)
@@ -535,7 +536,7 @@ def simplified(
     kept: Collection[JaxprEqn] = (),
     named: IdentityMap[Any, str] = _NAMELESS,
     apart: Callable[[Any, Any], bool] | None = None,
-    without: frozenset[str] = frozenset(),
+    without: frozenset[str] = KEPT_RULES,
     instead: Mapping[JaxprEqn, Any] = MappingProxyType({}),
     known: Known | None = None,
 ) -> tuple[Any, Counter[str]]:
@@ -562,11 +563,16 @@ def _varies(variables: Sequence[Any]) -> bool:
 
 
 def is_simplified(
-    closed: Any, own: Collection[str], named: IdentityMap[Any, str], apart: Any, known: Known | None = None
+    closed: Any,
+    own: Collection[str],
+    named: IdentityMap[Any, str],
+    apart: Any,
+    known: Known | None = None,
+    without: frozenset[str] = KEPT_RULES,
 ) -> bool:
-    """Whether `simplified`, with all rewrites, would change anything where no equation is kept."""
+    """Whether `simplified`, with all rewrites but those in `without`, would change anything where no equation is kept."""
     same = equal_constants.representatives(closed, named, _TRANSPARENT)
-    simplifier = Simplifier(None, own, (), same, apart, known=known)
+    simplifier = Simplifier(None, own, (), same, apart, without, known=known)
     simplifier.counts = _StopAtFirst()
     try:
         return simplifier.simplify(closed) is not closed

@@ -25,7 +25,7 @@ from untrace.module.writer import ModuleWriter
 from untrace.python import helpers
 from untrace.python.helpers import helper
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import WIDTH, Call, Expr, Text, quoted
+from untrace.python.tree import WIDTH, Call, Expr, Name, Text, quoted
 
 _KEY = re.compile(r"[\w./-]*")  # of a dict, that stands in a description as it is
 _LIST = re.compile(r"\[((?:[^][]|\[[\w,]*\])*)\]")  # without lists in it
@@ -96,7 +96,12 @@ def guard_of(
         module.helper("_spelled_out")
     checked = Checked(names, module.helper("_checked").flat(), short, is_short, settings)
     answers = [(question, Text(_written(answer))) for question, answer in module.guarded.answers.items()]
-    return [Assign([], Call(module.helper("_placed").flat(), [], answers)), checked] if answers else [checked]
+    statements: list[Statement] = [Assign([], Call(module.helper("_placed").flat(), [], answers))] if answers else []
+    statements.append(checked)
+    if module.guarded.refuses and names:
+        refused = Text(quoted(" ".join(module.guarded.refuses)))
+        statements.append(Assign(names, Call(module.helper("_refuses").flat(), [refused, *map(Name, names)])))
+    return statements
 
 
 def _sum_in_words(terms: Sequence[tuple[int, int]], plus: int, words: Mapping[int, str]) -> str:

@@ -22,7 +22,8 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """`answers`: as `_placed` takes them."""
+    """`answers`: as `_placed` takes them. `refuses`: transformations that the text has no rules for."""
 
     settings: Settings
     answers: Mapping[str, object]
+    refuses: tuple[str, ...] = ()

@@ -126,8 +126,30 @@ def _answer(question):
     return found
 
 
-def guarded_by(captured: Captured) -> Guarded:
-    """What a program depends on beside its arguments."""
+@helper("jax", last="_refuses")
+def _refuses(transformations, *values):
+    """The values, of a function that has no rules to be differentiated ("grad") or mapped ("vmap"), which is refused."""
+
+    def refuse(transformation):
+        allowed = "Decompile the original with allow=('grad', 'vmap')."
+        raise NotImplementedError(f"this was written without the rules that jax.{transformation} needs. {allowed}")
+
+    def _refused(*values):
+        return values
+
+    if "grad" in transformations:
+        differentiated = jax.custom_jvp(_refused)
+        differentiated.defjvp(lambda *_: refuse("grad"))
+        values = differentiated(*values)
+    if "vmap" in transformations:
+        mapped = jax.custom_batching.custom_vmap(_refused)
+        mapped.def_vmap(lambda *_: refuse("vmap"))
+        mapped(*jax.lax.stop_gradient(values))
+    return values[0] if len(values) == 1 else values
+
+
+def guarded_by(captured: Captured, refuses: tuple[str, ...] = ()) -> Guarded:
+    """What a program depends on beside its arguments. refuses: transformations that its text is not to be put to."""
     alive = jax_compat.without_dead_code(captured.jaxpr)
     settings = _settings_of(alive)
     limits = captured.limits.items()
@@ -140,7 +162,9 @@ def guarded_by(captured: Captured) -> Guarded:
         questions.add("devices" if "devices" in questions else "device_count")
         if jax.sharding.get_abstract_mesh().axis_names:
             questions.add("get_abstract_mesh")
-    return Guarded(settings, {question: helpers.function("_answer")(question) for question in sorted(questions)})
+    return Guarded(
+        settings, {question: helpers.function("_answer")(question) for question in sorted(questions)}, refuses
+    )
 
 
 def _settings_of(jaxpr: Any) -> Settings:
