@@ -196,6 +196,52 @@ def test_a_rule_is_the_one_for_the_operands_that_the_program_differentiates(styl
     assert float(jax.jit(jax.grad(d))(1.5)) == 103.0
 
 
+@jax.custom_jvp
+def held(x: Any, time: Any) -> Any:
+    return x * time
+
+
+@functools.partial(held.defjvp, symbolic_zeros=True)
+def held_jvp(primals: Any, tangents: Any) -> Any:
+    (x, time), (x_dot, time_dot) = primals, tangents
+    if type(time_dot) is not jax.custom_derivatives.SymbolicZero:
+        raise RuntimeError("the time cannot be differentiated")
+    return held(x, time), 7.0 * x_dot
+
+
+@pytest.mark.parametrize("style", ["exact", "idiomatic"])
+def test_a_forward_rule_that_refuses_some_tangents_is_written_for_the_others(style: str) -> None:
+    def function(x: Any, time: Any) -> Any:
+        return jax.lax.fori_loop(0, 2, lambda i, x: held(x, 1.0 + i * 0.5) + jax.jit(held)(x, time), x)
+
+    d = untrace.decompile(function, style=style)(1.5, 2.0)
+    assert d.proof.at_least("hlo") and "_no_rule" not in d.source
+    for transform in (jax.jacfwd, lambda f: jax.jit(jax.jacfwd(f))):
+        assert float(transform(d)(1.5, 2.0)) == float(transform(function)(1.5, 2.0))
+    with pytest.raises(ValueError, match="cannot be differentiated"):
+        jax.jacfwd(d, argnums=1)(1.5, 2.0)
+
+
+def test_calls_that_are_differentiated_by_other_operands_have_other_rules() -> None:
+    @jax.custom_jvp
+    def once(x: Any, y: Any) -> Any:
+        return x * y
+
+    @functools.partial(once.defjvp, symbolic_zeros=True)
+    def once_jvp(primals: Any, tangents: Any) -> Any:
+        zeros = [type(t) is jax.custom_derivatives.SymbolicZero for t in tangents]
+        if not any(zeros):
+            raise RuntimeError("by one of them alone")
+        dot = 5.0 * tangents[0] if zeros[1] else 3.0 * tangents[1]
+        return once(*primals), dot
+
+    def function(x: Any) -> Any:
+        return once(x, 2.0) + once(4.0, x)
+
+    d = untrace.decompile(function)(1.5)
+    assert float(jax.grad(function)(1.5)) == float(jax.grad(d)(1.5)) == 8.0
+
+
 def test_the_cotangent_has_the_name_that_the_author_gave_it():
     @jax.custom_vjp
     def clipped(x, limit):
@@ -499,7 +545,7 @@ def test_what_a_rule_maps_and_differentiates_are_calls() -> None:
 def test_a_rule_that_is_traced_again_is_remembered_as_it_was() -> None:
     closed = jax.make_jaxpr(outer)(X)
     (eqn,) = closed.jaxpr.eqns
-    first, _ = jax_compat.custom_jvp_rule(eqn)
-    again, _ = jax_compat.custom_jvp_rule(eqn, again=True)
-    after, _ = jax_compat.custom_jvp_rule(eqn)
+    first, *_ = jax_compat.custom_jvp_rule(eqn)
+    again, *_ = jax_compat.custom_jvp_rule(eqn, again=True)
+    after, *_ = jax_compat.custom_jvp_rule(eqn)
     assert again.jaxpr is not first.jaxpr and after.jaxpr is first.jaxpr

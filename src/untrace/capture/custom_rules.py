@@ -49,7 +49,7 @@ MAX_DEPTH = 2
 def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
     """The callee of such an equation, which gets its rule later."""
     params = eqn.params
-    key = jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"])
+    key = (jax_compat.rule_key(eqn, params["jvp_jaxpr_fun"]), _refused(importer, eqn))
     found = importer.rules.get(key)
     if found is not None:
         return found
@@ -58,21 +58,33 @@ def custom_jvp_call(importer: Importer, eqn: Any) -> CustomRule:
     callee = importer.rules[key] = CustomRule(eqn.primitive, function, params["num_consts"], params["symbolic_zeros"])
 
     def trace() -> Any:
-        rule, out_zeros = importer.expander.jvp_of(eqn)
+        rule, *rest = importer.expander.jvp_of(eqn)
         if _is_authors(params["jvp_jaxpr_fun"]):
-            (rule,) = _with_calls(importer, [rule], lambda: jax_compat.custom_jvp_rule(eqn, again=True)[:1], True)
+            again = lambda: jax_compat.custom_jvp_rule(eqn, True, importer.expander.perturbed_of(eqn))[:1]  # noqa: E731
+            (rule,) = _with_calls(importer, [rule], again, True)
         rule, tracers = jax_compat.traced_constants_as_inputs(rule)
-        return rule, out_zeros, _places(importer, eqn, tracers)
+        return rule, *rest, _places(importer, eqn, tracers)
 
     def trace_rule(allowed: bool) -> None:
         callee.is_deep = not allowed
         found = _guarded(importer, name, "jvp", trace if allowed else None)
         if found is not None:
-            rule, out_zeros, closed = found
-            callee.rule = JvpRule(importer.function(rule, name + "_jvp"), out_zeros, closed)
+            rule, *rest = found
+            callee.rule = JvpRule(importer.function(rule, name + "_jvp"), *rest)
 
     importer.later(trace_rule, callee if importer.is_public(eqn) else None)
     return callee
+
+
+def _refused(importer: Importer, eqn: Any) -> tuple[bool, ...] | None:
+    """Which operands a rule with symbolic zeros takes tangents of, where it refuses those of others: another call of the
+    function may be differentiated by others."""
+    if importer.expander.perturbed_of(eqn) is None:
+        return None
+    with contextlib.suppress(Exception):  # user code: anything may be raised
+        *_, perturbed = importer.expander.jvp_of(eqn)
+        return None if all(perturbed) else tuple(perturbed)
+    return None
 
 
 def _note_paths(function: Function, rule: Any) -> None:

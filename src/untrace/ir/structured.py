@@ -18,10 +18,11 @@ from untrace.ir.types import Aval, Parameter, PrimitiveObject
 class JvpRule:
     """The rule of a `jax.custom_jvp`. `function` maps (the inputs of the call that it closes over, primals without those
     that the function itself closes over, their tangents) to (primals out, tangents out whose `out_zeros` entry is False).
-    `closed`: which inputs it closes over."""
+    `closed`: which inputs it closes over. Inputs whose `perturbed` is False must not be differentiated."""
 
     function: Function
     out_zeros: Sequence[bool]
+    perturbed: Sequence[bool]
     closed: Sequence[int]
 
 

@@ -190,7 +190,7 @@ from untrace.jax_compat.hi_primitives import (
     root_functions,
     root_map_function,
 )
-from untrace.jax_compat.custom_rules import custom_jvp_rule, custom_vjp_rules, perturbed_operands, with_dense_zeros
+from untrace.jax_compat.custom_rules import custom_jvp_rule, custom_vjp_rules, perturbed_operands, rule_holder, with_dense_zeros
 from untrace.jax_compat.rule_identity import (
     custom_rule_key,
     function_of_rule,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,21 +13,39 @@ from untrace.jax_compat.inner_jaxprs import with_inner_jaxprs, with_other_jaxprs
 from untrace.jax_compat.jaxprs import LITERAL_TYPE, close_jaxpr, evaluate_closed, open_jaxpr
 from untrace.jax_compat.rebuilding import rebuilt_jaxpr, without_float0
 from untrace.jax_compat.tracing import trace_flat, trace_on_avals, tracing_context
-from untrace.jax_compat.values import FLOAT0, core_cotangent, dtype_of, has_tangent
+from untrace.jax_compat.values import FLOAT0, core_cotangent, dtype_of, has_tangent, tangent_aval
+
+# The parameter that holds a rule, which is told of each operand whether it is differentiated, or that it is not.
+_RULE_HOLDERS = {"custom_jvp_call": "jvp_jaxpr_fun", "custom_vjp_call": "fwd_jaxpr_thunk"}
 
 
-def custom_jvp_rule(eqn: Any, again: bool = False) -> tuple[Any, list[bool]]:
-    """(ClosedJaxpr of the JVP rule with no zero tangents, which tangents out are symbolic zeros).
+def rule_holder(eqn: Any) -> Any:
+    """What holds the derivative rule of a call of a function with one; None of other equations."""
+    return eqn.params.get(_RULE_HOLDERS.get(eqn.primitive.name, ""))
 
-    again: whether it is traced though JAX remembers what that gave, which it goes on to do.
+
+def custom_jvp_rule(
+    eqn: Any, again: bool = False, perturbed: Sequence[bool] | None = None
+) -> tuple[Any, list[bool], list[bool]]:
+    """(ClosedJaxpr of the JVP rule with no zero tangents, which tangents out are symbolic zeros, which operands the rule lets
+    differentiation go through).
+
+    A rule with symbolic zeros may refuse tangents of some operands (as equinox's `nondifferentiable` does): those are zero
+    then, and inputs that the jaxpr does not read. again: whether it is traced though JAX remembers what that gave, which it
+    goes on to do. perturbed: the operands that are differentiated, where that is known.
     `jvp_jaxpr_fun` is the only place that keeps the rule; see `lift_jvp` in jax/_src/custom_derivatives.py.
     """
     params = eqn.params
     thunk = params["jvp_jaxpr_fun"]
     call = getattr(thunk, "call_wrapped", thunk)
-    n = len(eqn.invars) - params["num_consts"]
+    operands = eqn.invars[params["num_consts"] :]
+
+    def trace(moved: Sequence[bool]) -> Any:
+        return call(*[not m for m in moved])
+
     with tracing_context(eqn), _forgotten(thunk) if again else contextlib.nullcontext():
-        jaxpr, consts, out_zeros = call(*([False] * n))
+        tries = [[True] * len(operands), *([list(perturbed)] if perturbed is not None else [])]
+        (jaxpr, consts, out_zeros), taken = _with_most_taken(trace, operands, tries, params["symbolic_zeros"], ())
     # The tangent of an integer says nothing, whether it is a symbolic zero or an array of float0.
     outs = len(eqn.outvars)
     tangents = iter(jaxpr.outvars[outs:])
@@ -37,7 +55,17 @@ def custom_jvp_rule(eqn: Any, again: bool = False) -> tuple[Any, list[bool]]:
     closed = close_jaxpr(jaxpr, consts)
     if len(kept) < len(jaxpr.outvars) - outs:
         closed = rebuilt_jaxpr(closed, jaxpr.eqns, [*jaxpr.outvars[:outs], *kept])
-    return without_float0(closed), zeros
+    if not all(taken):
+        moved = iter(jaxpr.invars[len(operands) :])
+        idle = [type(v)(tangent_aval(v.aval)) for v in jaxpr.invars[: len(operands)]]
+        tangents_in = [next(moved) if m else i for m, i in zip(taken, idle, strict=True)]
+        closed = rebuilt_jaxpr(
+            closed,
+            open_jaxpr(closed)[0].eqns,
+            open_jaxpr(closed)[0].outvars,
+            invars=[*jaxpr.invars[: len(operands)], *tangents_in],
+        )
+    return without_float0(closed), zeros, taken
 
 
 def with_dense_zeros(eqn: Any) -> Any:
@@ -122,12 +150,7 @@ def custom_vjp_rules(
 def _forward_rule(
     thunk: Any, operands: Sequence[Any], symbolic: bool, known: Sequence[bool] | None
 ) -> tuple[Any, list[bool]]:
-    """(what `thunk` gives for the `known` perturbed operands, else for the most that it takes; which those are).
-
-    With symbolic zeros a rule is told which operands are differentiated, and may refuse some (as
-    equinox's `filter_custom_vjp` does for all arguments but the first). Raises what the rule raises
-    where it takes no operand at all.
-    """
+    """(what `thunk` gives for the `known` perturbed operands, else for the most that it takes; which those are)."""
     stores, memories = _kept_by(thunk)
     trace = getattr(thunk, "call_wrapped", thunk)
 
@@ -136,15 +159,32 @@ def _forward_rule(
             memory.clear()
         return trace(*perturbed)
 
-    every = [True] * len(operands)
-    if not symbolic:
-        return call(every), every
-    if known is not None:
-        return call(known), list(known)
-    try:
-        return call(every), every
-    except Exception as error:  # the rule is user code: anything may be raised
-        refusal = error
+    tries = [[True] * len(operands) if known is None or not symbolic else list(known)]
+    return _with_most_taken(call, operands, tries, symbolic, stores)
+
+
+def _with_most_taken(
+    call: Callable[[Sequence[bool]], Any],
+    operands: Sequence[Any],
+    tries: Sequence[list[bool]],
+    symbolic: bool,
+    stores: Sequence[Any],
+) -> tuple[Any, list[bool]]:
+    """(what a rule gives for the first of the sets of perturbed operands in `tries` that it takes, else for the most that
+    it takes; that set).
+
+    With symbolic zeros a rule is told which operands are differentiated, and may refuse some (as
+    equinox's `filter_custom_vjp` does for all arguments but the first). Raises what the rule raises
+    where it takes no operand at all. stores: where it keeps the trees of its last call.
+    """
+    refusal: Exception | None = None
+    for some in tries:
+        try:
+            return call(some), some
+        except Exception as error:  # the rule is user code: anything may be raised
+            if not symbolic:
+                raise
+            refusal = refusal or error
     taken: set[int] = set()
     found: Any = None
     trees: list[Any] = []
@@ -154,7 +194,7 @@ def _forward_rule(
         piece = pieces.pop()
         wanted = taken.union(piece)
         try:
-            found = call([i in wanted for i in range(len(every))])
+            found = call([i in wanted for i in range(len(operands))])
         except Exception:
             if len(piece) > 1:
                 middle = len(piece) // 2
@@ -163,18 +203,19 @@ def _forward_rule(
             taken = wanted
             trees = [_stored(store) for store in stores]
     if not taken:
+        assert refusal is not None
         raise refusal
     for store, tree in zip(stores, trees, strict=True):
         store.reset()
         if tree is not _NOTHING:
             store.store(tree)
-    return found, [i in taken for i in range(len(every))]
+    return found, [i in taken for i in range(len(operands))]
 
 
 def perturbed_operands(closed: Any) -> IdentityMap[Any, tuple[bool, ...]]:
-    """Which operands a `custom_vjp` equation with symbolic zeros has differentiated when all inputs of `closed` are.
+    """Which operands an equation whose rule gets symbolic zeros has differentiated when all inputs of `closed` are.
 
-    By the id of the equation's `fwd_jaxpr_thunk`; those that nothing differentiates are not in it. Such a rule is told
+    By the id of what holds the rule (`rule_holder`); those that nothing differentiates are not in it. Such a rule is told
     which operands these are, and may compute something else for others (as equinox's loops do): the right rule is
     the one that JAX asks for. So JAX is asked, on a copy of the jaxpr whose thunks note down how they are called.
     """
@@ -200,15 +241,15 @@ def perturbed_operands(closed: Any) -> IdentityMap[Any, tuple[bool, ...]]:
 
 
 def _noting(closed: Any, found: IdentityMap[Any, tuple[bool, ...]], known: dict[Any, Any]) -> Any:
-    """A copy of a jaxpr whose `custom_vjp` rules with symbolic zeros note down in `found` how they are called; the same
+    """A copy of a jaxpr whose derivative rules with symbolic zeros note down in `found` how they are called; the same
     object where there is none. Source: `lift_fwd`, jax/_src/custom_derivatives.py."""
     from jax._src import linear_util as lu
 
-    def note(thunk: Any) -> Any:
-        def call(*perturbed: bool) -> Any:
-            rule = getattr(thunk, "call_wrapped", thunk)(*perturbed)  # not noted where it refuses
-            before = found.get(thunk, (False,) * len(perturbed))
-            found[thunk] = tuple(a or bool(b) for a, b in zip(before, perturbed, strict=True))
+    def note(thunk: Any, zeros: bool) -> Any:
+        def call(*said: bool) -> Any:
+            rule = getattr(thunk, "call_wrapped", thunk)(*said)  # not noted where it refuses
+            before = found.get(thunk, (False,) * len(said))
+            found[thunk] = tuple(a or bool(b) is not zeros for a, b in zip(before, said, strict=True))
             return rule
 
         return lu.wrap_init(call, debug_info=thunk.debug_info)
@@ -217,9 +258,10 @@ def _noting(closed: Any, found: IdentityMap[Any, tuple[bool, ...]], known: dict[
         eqns = []
         for eqn in open_jaxpr(closed)[0].eqns:
             params = eqn.params
-            if eqn.primitive.name == "custom_vjp_call":
+            held = _RULE_HOLDERS.get(eqn.primitive.name)
+            if held is not None:
                 if params["symbolic_zeros"]:
-                    params = {**params, "fwd_jaxpr_thunk": note(params["fwd_jaxpr_thunk"])}
+                    params = {**params, held: note(params[held], zeros=held == "jvp_jaxpr_fun")}
             else:
                 params = with_other_jaxprs(params, lambda inner: _noting(inner, found, known))
             eqns.append(eqn if params is eqn.params else eqn.replace(params=params))

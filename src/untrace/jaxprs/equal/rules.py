@@ -61,8 +61,8 @@ class TracedRules:
 def _trace(eqn: Any, expander: Expander) -> Traced:
     try:
         if eqn.primitive.name == "custom_jvp_call":
-            jaxpr, zeros = expander.jvp_of(eqn)
-            return Traced((("jvp", jaxpr),), (tuple(zeros),))
+            jaxpr, zeros, perturbed = expander.jvp_of(eqn)
+            return Traced((("jvp", jaxpr),), (tuple(zeros), tuple(perturbed)))
         if eqn.primitive.name == "linear_call":
             transpose, consts = eqn.params["transpose_thunk"]()
             return Traced((("transpose", transpose),), (len(consts),))

@@ -120,17 +120,17 @@ class Expander:
 
     # ------------------------------------------------------------ derivative rules of an equation
 
-    def jvp_of(self, eqn: Any) -> tuple[Any, list[bool]]:
+    def jvp_of(self, eqn: Any) -> tuple[Any, list[bool], list[bool]]:
         """`jax_compat.custom_jvp_rule`, expanded. Raises what the rule raises."""
 
         def trace() -> Any:
-            closed, zeros = jax_compat.custom_jvp_rule(eqn)
+            closed, zeros, perturbed = jax_compat.custom_jvp_rule(eqn, perturbed=self.perturbed_of(eqn))
             closed = self.closed(closed)
             if self._failures and self._broken_map(closed):
                 closed = jax_compat.without_dead_code(closed)  # what nobody runs harms nobody
                 if reason := self._broken_map(closed):
                     raise TypeError(reason)
-            return closed, zeros
+            return closed, zeros, perturbed
 
         return self._once(eqn.params["jvp_jaxpr_fun"], trace)
 
@@ -157,8 +157,8 @@ class Expander:
         return self._once(eqn.params["fwd_jaxpr_thunk"], trace)
 
     def perturbed_of(self, eqn: Any) -> tuple[bool, ...] | None:
-        """Which operands of a `custom_vjp` equation are differentiated with the program, where its rule asks that."""
-        return self.perturbed.get(eqn.params.get("fwd_jaxpr_thunk"))
+        """Which operands of a function with a rule are differentiated with the program, where its rule asks that."""
+        return self.perturbed.get(jax_compat.rule_holder(eqn))
 
     def _once(self, rule: Any, trace: Callable[[], Any]) -> Any:
         """A rule is traced when it is captured, and again when it is compared: the second time for

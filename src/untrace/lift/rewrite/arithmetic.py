@@ -531,7 +531,7 @@ def instantiated_zeros(body: Body, eqn: Any) -> Any:
     if not eqn.params["symbolic_zeros"]:
         return None
     try:
-        _, zeros = jax_compat.custom_jvp_rule(eqn)
+        _, zeros, perturbed = jax_compat.custom_jvp_rule(eqn)
     except Exception:  # a rule is user code: anything may be raised
         return None
-    return None if any(zeros) else jax_compat.with_dense_zeros(eqn)
+    return None if any(zeros) or not all(perturbed) else jax_compat.with_dense_zeros(eqn)

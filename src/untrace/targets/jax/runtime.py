@@ -113,6 +113,13 @@ def _unperturbed(argument):
     return argument.value
 
 
+@helper("jax")
+def _unmoved(*tangents):
+    """Refuses tangents of what nothing may be differentiated by, of a function with a derivative rule."""
+    if not all(isinstance(tangent, jax.custom_derivatives.SymbolicZero) for tangent in tangents):
+        raise ValueError("an argument of a function with its own derivative rule cannot be differentiated")
+
+
 @helper("np")
 def _with_printoptions(call, **options):
     """Calls `call()` under NumPy printing options, which `jax.debug.print` remembers."""

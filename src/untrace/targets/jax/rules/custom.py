@@ -170,8 +170,17 @@ def _jvp_rule(
     body.append(Unpack([*names, *primals], Name(given)))
     body.append(Unpack([*["_"] * consts, *tangents], Name(given_dots)))
     if symbolic:
+        allowed = [
+            p or not jax_compat.has_tangent(v.aval)
+            for p, v in zip(rule.perturbed, params[: count - consts], strict=True)
+        ]
+        if not all(allowed):
+            module.helper("_unmoved")
+            held = [Name(t) for t, free in zip(tangents, allowed, strict=True) if not free]
+            body.append(Assign([], Call("_unmoved", held)))
         module.helper("_instantiate")
-        body.extend(Assign([t], Call("_instantiate", [Name(t)])) for t in tangents)
+        used = [t for t, moved in zip(tangents, rule.perturbed, strict=True) if moved]
+        body.extend(Assign([t], Call("_instantiate", [Name(t)])) for t in used)
     w.equations(jvp.equations, jvp.results)
     results = [w.atom(r) for r in jvp.results]
     outs = len(primal.results)
