@@ -280,3 +280,20 @@ def test_an_infinity_is_a_number_of_numpys() -> None:
 
     d = untrace.decompile(least)(jnp.ones(3))
     assert "np.float32(np.inf)" in d.source and "[()]" not in d.source.partition("def _type_of")[0], d.source
+
+
+def test_a_number_whose_gradient_is_stopped_is_an_array_without_a_trace_too():
+    """The dropout of equinox stops that of its probability."""
+
+    def dropped(x, key):
+        keep = 1.0 - jax.lax.stop_gradient(0.1)
+        return jnp.where(jax.random.bernoulli(key, keep, x.shape), x / keep, 0.0)
+
+    def step(x, key):
+        return jax.grad(lambda x: (dropped(x, key) ** 2).sum())(x)
+
+    x, key = jnp.arange(6.0), jax.random.key(0)
+    for function in (dropped, step):
+        for options in ({}, {"simplify": False}, {"style": "exact"}):
+            d = untrace.decompile(function, **options)(x, key)
+            assert (d(x, key) == function(x, key)).all() and (jax.jit(d)(x, key) == jax.jit(function)(x, key)).all()

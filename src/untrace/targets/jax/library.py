@@ -38,6 +38,8 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
     if kind == "transpose":
         w.module.modules.add(rest.partition(".")[0])
         return Call(w.module.helper("_transposed"), [Text(rest), *args], kwargs)
+    if callee.name == "lax.stop_gradient" and not equation.inputs:
+        args = [w.array(args[0])]  # else JAX, without a trace, gives a number of Python's back, which has no methods
     return _spelled(w, callee.name, args, kwargs)
 
 

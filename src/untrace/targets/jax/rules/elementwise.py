@@ -22,7 +22,7 @@ _PLAIN = {
         "abs acos acosh add asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex digamma div"
         " eq erf erf_inv erfc exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag is_finite le lgamma lt max min"
         " ne neg nextafter polygamma population_count pow real regularized_incomplete_beta rem shift_left"
-        " shift_right_arithmetic shift_right_logical sign sinh cosh square sub zeta stop_gradient one_minus_square"
+        " shift_right_arithmetic shift_right_logical sign sinh cosh square sub zeta one_minus_square"
     ).split()
 } | {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not"}
 
@@ -57,6 +57,12 @@ for _name, _function in _PLAIN.items():
 for _name in _ACCURATE:
     if hasattr(jax.lax, _name):
         rule(_name)(_accurate("lax." + _name))
+
+
+@rule("stop_gradient")
+def stop_gradient(w: Any, x: Any) -> Any:
+    """Of a number an array: without a trace JAX would give a number of Python's back."""
+    return w.lax("stop_gradient", w.array(x) if type(w.equation.inputs[0]) is Literal else x)
 
 
 @rule("mul")
