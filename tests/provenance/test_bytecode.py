@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from untrace.provenance import bytecode, syntax
-from untrace.provenance.sites import Frame, climbed
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import climbed
 
 
 def f(x):

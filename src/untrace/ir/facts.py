@@ -15,7 +15,7 @@ from untrace.ir.trees import BodyTrees, Tree
 from untrace.ir.types import Jaxpr, Origin, PyTree, Variable
 from untrace.ir.values import Constant, Literal, Value
 from untrace.provenance.call_records import Access
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 # From a tree to a part of it: ("item", the key as source, how many children the tuple or list has, 0 for a dict) or
 # ("attribute", its name, 0) each.

@@ -25,7 +25,7 @@ from untrace.ir.values import Atom as Atom
 from untrace.ir.values import Constant as Constant
 from untrace.ir.values import Literal as Literal
 from untrace.ir.values import Value as Value
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 T = TypeVar("T")
 Passed = Value | Constant  # what a call of a local function may be passed

@@ -10,7 +10,8 @@ from jax.extend.core import JaxprEqn
 from untrace.ir.calls import passed_operands, repeated_slots
 from untrace.ir.nodes import Atom, Equation, Library, Local, Scan, TreeMap, Value, functions_called
 from untrace.ir.scans import is_plain_scan, used_values
-from untrace.provenance.sites import Frame, Provenance, is_in_loop
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance, is_in_loop
 from untrace.python.tree import Expr
 
 # A longer expression gets a name of its own: nested deeper, a line would need reading twice.

@@ -20,7 +20,8 @@ from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.jaxprs.equal.pairs import paired_equations
-from untrace.provenance.sites import Frame, Position, Provenance
+from untrace.provenance.frames import Frame, Position
+from untrace.provenance.sites import Provenance
 
 
 @dataclass(frozen=True, slots=True)

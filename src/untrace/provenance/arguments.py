@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator, Sequence
 
-from untrace.provenance.sites import LEAF_BY_LEAF, Frame
+from untrace.provenance.frames import LEAF_BY_LEAF, Frame
 
 STATIC = frozenset({"shape", "ndim", "size", "dtype"})
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Container, Hashable, Iterator
 from types import CodeType
 from typing import Any
 
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 _Place = tuple[tuple[Frame, ...], Any, tuple[CodeType, ...]]
 

@@ -51,10 +51,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallRecord:
-    """One call of a function: of `code`, from inside of `caller`; None of the outermost."""
+    """One call of a function: of `code`, from inside of `caller`, at its instruction `place`; None of the outermost."""
 
     code: CodeType
     caller: CallRecord | None
+    place: int = -1
     variables: dict[Any, Access] = field(default_factory=dict)
     """What it had the variables of the jaxpr as that was traced."""
     makers: IdentityMap[Any, list[Access]] = field(default_factory=IdentityMap)
@@ -143,6 +144,7 @@ class Settings:
         self._values: dict[str, object] = {}
         self._several: set[str] = set()  # names of more than one of them
         self._names: IdentityMap[object, str] = IdentityMap()  # of objects, those of the module first
+        self._codes: dict[str, IdentityMap[CodeType, None]] = {}  # of functions that were called, by their files
 
     def note(self, code: CodeType, name: str, value: object, module: Mapping[str, object]) -> None:
         """Notes what a function's variable has. `module`: what the names of its module mean."""
@@ -155,6 +157,15 @@ class Settings:
         if not is_number and value not in self._names:
             named = (n for n, v in module.items() if v is value)
             self._names[value] = next(named, snake_case(type(value).__name__) if name == "self" else name)
+
+    def note_called(self, code: CodeType) -> None:
+        """Notes a function of the author's that was called."""
+        self._codes.setdefault(code.co_filename, IdentityMap())[code] = None
+
+    def codes_at(self, file: str, line: int) -> list[CodeType]:
+        """The functions that were called in which a line stands, the innermost last."""
+        found = [code for code in self._codes.get(file, ()) if code.co_firstlineno <= line <= last_line(code)]
+        return sorted(found, key=lambda code: last_line(code) - code.co_firstlineno, reverse=True)
 
     def number(self, name: str) -> int | float | None:
         """The one number that a variable had."""
@@ -171,6 +182,11 @@ class Settings:
     def name(self, holder: object) -> str | None:
         """What an object is called wherever it is used."""
         return self._names.get(holder)
+
+
+def last_line(code: CodeType) -> int:
+    """The last line of a function."""
+    return max(line for *_, line in code.co_lines() if line is not None)
 
 
 def _key(code: CodeType, name: str) -> str:
@@ -249,7 +265,8 @@ class _Recorder:
             frame = frame.f_back
         del self._stack[depth:]
         for one in reversed(entered):
-            record = CallRecord(one.f_code, self._stack[-1][1] if self._stack else None)
+            around = self._stack[-1] if self._stack else None
+            record = CallRecord(one.f_code, around and around[1], around[0].f_lasti if around else -1)
             names = one.f_code.co_varnames[: one.f_code.co_argcount + one.f_code.co_kwonlyargcount]
             variables = one.f_locals
             with warnings.catch_warnings():
@@ -267,6 +284,7 @@ class _Recorder:
 
     def _note_settings(self, frame: FrameType, record: CallRecord, variables: Mapping[str, object]) -> None:
         code = frame.f_code
+        self._settings.note_called(code)
         for name in code.co_freevars:
             if name in variables and all(code not in one.f_code.co_consts for one, _ in self._stack):
                 self._settings.note(code, name, variables[name], frame.f_globals)

@@ -15,125 +15,21 @@ from __future__ import annotations
 import ast
 import copy
 import dis
-import itertools
 import operator
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType, MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
 from untrace._places import place_of
 from untrace.provenance import bytecode, syntax
-from untrace.provenance.call_records import CallRecords, Settings
+from untrace.provenance.call_records import CallRecords
+from untrace.provenance.frames import Climb, Frame, Position, Target
 from untrace.provenance.returns import Field, changes_tree, makes_tree, name_called
 from untrace.provenance.whose import INSIDE, NAMING, kind_of_code, tells
 
-Position = tuple[Any, Any, Any, Any]  # line, end line, column, end column
-
-_NO_POSITION: Position = (None, None, None, None)
 _UNKNOWN = ("unknown", "", None)
-
-
-# Functions that apply their first argument to each leaf of the others.
-LEAF_BY_LEAF = frozenset({"map", "tree_map", "tree_map_with_path", "map_with_path", "tree_multimap"})
-
-
-class Frame:
-    """One call: `code` stopped at instruction offset `lasti`. One object per (code, lasti) of a Provenance.
-
-    `function` is the qualified name; `library` says whether it belongs to a third-party library and not to the user.
-    """
-
-    __slots__ = (
-        "code",
-        "lasti",
-        "file",
-        "function",
-        "library",
-        "settings",
-        "_position",
-        "_positions",
-        "_node",
-        "_targets",
-    )
-
-    def __init__(
-        self,
-        code: CodeType,
-        lasti: int,
-        library: bool,
-        positions: IdentityMap[CodeType, Sequence[Position]],
-        settings: Settings | None = None,
-    ):
-        self.code = code
-        self.lasti = lasti
-        self.file = code.co_filename
-        self.function: str = code.co_qualname
-        self.library = library
-        self.settings = settings or Settings()  # of the whole program
-        self._position: Position | None = None
-        self._positions = positions  # of all instructions of the codes, by their ids, as they become known
-        self._node: Any = False
-        self._targets: Climb | None = None
-
-    @property
-    def position(self) -> Position:
-        """(line, end line, column, end column) of the expression. Columns count UTF-8 bytes, as in `ast`; all are None where
-        Python runs without them (-X no_debug_ranges)."""
-        if self._position is None:  # most frames are on the way to others, and nobody asks
-            self._position = _position(self.code, self.lasti // 2, self._positions)
-        return self._position
-
-    @property
-    def line(self) -> Any:
-        return self.position[0]
-
-    @property
-    def end_line(self) -> Any:
-        return self.position[1]
-
-    @property
-    def column(self) -> Any:
-        return self.position[2]
-
-    @property
-    def end_column(self) -> Any:
-        return self.position[3]
-
-    @property
-    def node(self) -> ast.AST | None:
-        """The AST node whose range is the instruction's; None where the source is not to be had."""
-        if self._node is False:
-            line, end_line, column, end_column = self.position
-            self._node = syntax.node_at(self.code, (line, column, end_line, end_column))
-        return self._node
-
-    @property
-    def definition(self) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
-        """The AST node of the function that this frame runs."""
-        return syntax.definition(self.code)
-
-    def encloses(self, node: ast.expr) -> bool:
-        """Whether an expression of the same file stands in the function that this frame runs."""
-        last = max(line for *_, line in self.code.co_lines() if line is not None)
-        return self.code.co_firstlineno <= node.lineno <= last
-
-    @property
-    def maps_leaves(self) -> bool:
-        """Whether the call is one of `jax.tree.map` and its like, which run their first argument for each leaf."""
-        function = self.node.func if isinstance(self.node, ast.Call) else None
-        return (getattr(function, "attr", None) or getattr(function, "id", None)) in LEAF_BY_LEAF
-
-    @property
-    def name(self) -> str:
-        """The plain name of the function; `<lambda>`, `<listcomp>` as Python calls them."""
-        return self.code.co_name
-
-    def __repr__(self) -> str:
-        return f"Frame({os.path.basename(self.file)}:{self.line}:{self.column} {self.function})"
 
 
 class Site:
@@ -141,13 +37,17 @@ class Site:
 
     `frames`: outermost to innermost, the user's and those of third-party libraries. `scopes`: the entries of the name
     stack as strings, transformations written `jvp()`. `phase`: "backward" below a transposition, else "forward".
+    `around`: the frames around those, of the functions in which what JAX traces by itself (the body of a loop) was called.
     """
 
-    __slots__ = ("frames", "scopes", "phase", "differentiated", "by_jvp", "through", "below", "user_frames", "_library")
+    __slots__ = (
+        "frames", "scopes", "phase", "differentiated", "by_jvp", "through", "below", "user_frames", "around", "_library",
+    )  # fmt: skip
 
     def __init__(self, frames: tuple[Frame, ...], below: tuple[tuple[CodeType, int], ...], scopes: tuple[str, ...], by_jvp: bool,
-                 through: Mapping[int, str] = MappingProxyType({})):  # fmt: skip
+                 through: Mapping[int, str] = MappingProxyType({}), around: tuple[Frame, ...] = ()):  # fmt: skip
         self.frames = frames
+        self.around = around
         self.user_frames = tuple([f for f in frames if not f.library])
         self.through = through  # {place of a frame: what JAX does with the value of its call before giving it back}
         self.scopes = scopes
@@ -191,36 +91,6 @@ def is_in_loop(frames: Sequence[Frame]) -> bool:
 
 
 NOWHERE = Site((), (), (), False)
-
-
-class Target(NamedTuple):
-    """A name for a value, or for the part `path` of a tuple of values.
-
-    `kind`: "assign" (a name, attribute or key that it is bound to), "key" (its key in a dict display), "for" (a loop's
-    variable), and, weaker, "keyword" and "argument" (the parameter that it is passed for), "element" (of the list that
-    is bound to the name), "container" (of the structure that is bound to the name), "return" (the function's name).
-    """
-
-    name: str
-    path: tuple[int | str, ...]
-    kind: str
-    library: bool = False  # whether the name stands in a third-party library's code
-
-    @property
-    def strong(self) -> bool:
-        return self.kind in ("assign", "key", "for")
-
-
-@dataclass(slots=True)
-class Climb:
-    """What becomes of an expression's value in its function: names, and its place in what is returned, if it is.
-
-    A step of a path is an index or a key; ".1" is the second argument of a class that is called, "?" some key, "*" any element.
-    """
-
-    targets: list[Target]
-    returned: bool
-    path: tuple[int | str, ...]
 
 
 # The last: how many frames are inside of what JAX traced.
@@ -272,8 +142,21 @@ class Provenance:
             scopes = self._scopes.get(stack)
             if scopes is None:
                 scopes = self._scopes[stack] = jax_compat.scope_names(stack)
-            found = self._by_key[key] = Site(frames, below, scopes, by_jvp, through)
+            found = self._by_key[key] = Site(frames, below, scopes, by_jvp, through, self._around(traceback, frames))
         return found
+
+    def _around(self, traceback: Any, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        """The frames around those of a traceback, as the calls were seen."""
+        records = self.calls.around(traceback)
+        count = len(records) - len(frames)
+        if count <= 0 or any(r.code is not f.code for r, f in zip(records[count:], frames, strict=True)):
+            return ()
+        return tuple(
+            [
+                self._frame(record.code, inner.place, self.kind(record.code) == "library")
+                for record, inner in zip(records[:count], records[1:], strict=False)
+            ]
+        )
 
     def _chain(self, traceback: Any) -> _Chain:
         found = self._chains.get(traceback)
@@ -375,17 +258,6 @@ class Provenance:
         if found is None:
             found = of_code[lasti] = Frame(code, lasti, library, self._positions, self.calls.settings)
         return found
-
-
-def _position(code: CodeType, index: int, known: IdentityMap[CodeType, Sequence[Position]]) -> Position:
-    """The place of an instruction; Nones where it is not known. `known`: by code those of all of its instructions."""
-    if index < 0:
-        return _NO_POSITION
-    if code not in known:  # of most functions one place is asked for: no further than there
-        known[code] = ()
-        return next(itertools.islice(code.co_positions(), index, None), _NO_POSITION)
-    positions = known[code] = known[code] or list(code.co_positions())
-    return positions[index] if index < len(positions) else _NO_POSITION
 
 
 # ---------------------------------------------------------------- which library function

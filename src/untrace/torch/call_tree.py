@@ -9,7 +9,8 @@ from typing import Any
 from untrace import jax_compat
 from untrace.ir.nodes import Equation, Passed
 from untrace.lift.outline import pieces
-from untrace.provenance.sites import Frame, Provenance, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance, Site
 from untrace.torch.arguments import Aliases
 from untrace.torch.capture import Capture, ModuleCall, call_numbers
 from untrace.torch.ops import parts

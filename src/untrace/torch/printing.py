@@ -9,7 +9,8 @@ from typing import Any
 
 from untrace.module.comments import Layout
 from untrace.provenance import syntax
-from untrace.provenance.sites import Frame, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Site
 from untrace.python.statements import Assign, If, Lines, Statement, Unpack
 from untrace.python.tree import WIDTH, Name
 from untrace.torch.call_tree import author_frame

@@ -24,7 +24,8 @@ from untrace.lift.naming import size_words, words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
 from untrace.lift.outline.pieces import Shape
-from untrace.provenance.sites import Frame, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Site
 from untrace.python.tree import quoted
 from untrace.torch.arguments import Aliases, Known
 from untrace.torch.call_tree import CallTree, HelperCall, Path, Piece, author_frame, is_author

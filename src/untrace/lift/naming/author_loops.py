@@ -17,7 +17,7 @@ from untrace.lift.naming.expressions import Expressions, Found, Row
 from untrace.lift.naming.number_reader import NOTHING, NumberReader
 from untrace.lift.naming.scopes import Scope
 from untrace.provenance import syntax
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 _MOST_TURNS = 64
 _MOST_READ = 256  # turns of this loop and those inside

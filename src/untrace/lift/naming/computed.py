@@ -23,7 +23,7 @@ from untrace.ir.types import Data
 from untrace.lift.naming.number_reader import ARITHMETIC, NOTHING, NumberReader
 from untrace.lift.naming.scopes import NoNumber, Scope, assigned
 from untrace.provenance.arguments import last_name
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 SPELLED: Mapping[str, str] = {"numpy": "np", "jax.numpy": "jnp"}
 OPERATORS: Mapping[type[ast.operator] | type[ast.cmpop], Callable[[Data, Data], Data]] = {

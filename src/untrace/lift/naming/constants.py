@@ -18,7 +18,8 @@ from untrace.lift.naming import words
 from untrace.lift.naming.computed import ModuleArrays, is_array, said_inside
 from untrace.lift.naming.numbers import said_array
 from untrace.provenance.arguments import operands
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 _MODULES = frozenset("jax jnp np numpy lax nn random math functools self cls".split())
 _CONVERSIONS = frozenset("asarray array float32 astype".split())

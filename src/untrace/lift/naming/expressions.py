@@ -15,7 +15,7 @@ import numpy as np
 from untrace.ir.said import Given, Numbers, SaidNumber
 from untrace.lift.naming.number_reader import NOTHING, NumberReader, Turn
 from untrace.lift.naming.scopes import Scope
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 Row = Sequence[Numbers]
 Place = tuple[Sequence[ast.stmt], tuple[Frame, ...]]  # statements, and the frames of the function that they stand in

@@ -7,8 +7,7 @@
     3. what it becomes: the parameter that it is passed for, the list that it goes into
     4. a name made from that of its operand (`x_t`), a word for the operation (`mean`, `mask`)
 
-An expression often takes several equations. Those with the same frames that follow each other are one *group*, and the
-value that leaves the group is the expression's.
+An expression's equations, which follow each other and have the same frames, are one *group*, whose value is the expression's.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from untrace.lift.adjoint.checkpoints import name_cotangents
 from untrace.lift.adjoint.returned_gradients import gradients_of
 from untrace.lift.naming import inner, parameters, words
 from untrace.lift.naming.constants import name_constants
-from untrace.provenance.sites import Provenance, Site, Target, targets
+from untrace.provenance.frames import Target
+from untrace.provenance.sites import Provenance, Site, targets
 
 
 def name_values(program: Program) -> Program:

@@ -11,6 +11,7 @@ import linecache
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,9 @@ class NumberReader:
         fills: bool = False,
         shapes: Shapes | None = None,
         power: int | None = None,
+        asked: frozenset[tuple[CodeType, str]] = frozenset(),
     ):
+        self._asked = asked  # parameters of which it is asked what all calls give
         self.fills, self.shapes, self.power, self.is_power_open = fills, shapes, power, False
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
         self.read: set[str] = set()
@@ -110,7 +113,7 @@ class NumberReader:
                 try:
                     meaning = scope.meaning(name)
                 except NoNumber:
-                    return self._passed(name, scope)
+                    return self._agreed(name, scope) or self._passed(name, scope)
                 found, written = self.value(*meaning)
                 named = None if self.shapes is None or not self.shapes.is_of(written) else self.shapes.named
                 if named is not None and meaning[1] == scope:
@@ -234,12 +237,28 @@ class NumberReader:
                     return [*self._elements(left, scope)] * count
         raise NoNumber
 
+    def _agreed(self, name: str, scope: Scope) -> tuple[Number, ast.expr] | None:
+        """A parameter for which all calls give the same number of the module, each in its words: `epsilon`, `config.epsilon`."""
+        asked = (scope.frames[-1].code, name) if scope.frames else None
+        if asked is None or asked in self._asked:
+            return None
+        try:
+            readers = [(NumberReader({}, asked=self._asked | {asked}), one) for one in scope.meanings(name)]
+            found = [(reader.value(*one), reader.names) for reader, one in readers]
+        except NOTHING:
+            return None
+        (first, names), *rest = found
+        if not names or any(value != first[0] or ast.dump(said) != ast.dump(first[1]) for (value, said), _ in rest):
+            return None
+        self.names.update(names)
+        return first
+
     def _passed(self, name: str, scope: Scope) -> tuple[Number, ast.expr]:
         """A parameter for which other calls give something else, in digits: `w * DT` of `cost(x, 0.1)` is `0.1 * DT`."""
         try:
             if not scope.frames or name not in own_parameters(scope.frames[-1]):
                 raise NoNumber
-            found, _ = NumberReader({}).value(scope.passed(name), Scope.of(scope.frames[:-1]))
+            found, _ = NumberReader({}).value(scope.passed(name), scope.outwards(len(scope.frames) - 1))
         except NOTHING:
             return self._guessed()
         return found, ast.Constant(found)
@@ -309,7 +328,7 @@ class NumberReader:
         return scope.is_of_a_turn(name) or name in self._known(scope)
 
     def _known(self, scope: Scope) -> Mapping[str, Numbers]:
-        of_turn = self.turn is not None and len(scope.frames) == self.turn.depth
+        of_turn = self.turn is not None and len(scope.frames) == self.turn.depth and not scope.is_around
         return {**self.turn.fixed, **self.turn.variables} if self.turn is not None and of_turn else {}
 
     def _of_turn(self, name: str, scope: Scope) -> tuple[Numbers, ast.expr]:
@@ -328,7 +347,8 @@ class NumberReader:
 
     def _size(self, name: str, index: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         """`x.shape[-1]`, of an array that the text has."""
-        if self.shapes is not None and len(scope.frames) == self.shapes.depth and not scope.has_global(name):
+        is_there = self.shapes is not None and len(scope.frames) == self.shapes.depth and not scope.is_around
+        if self.shapes is not None and is_there and not scope.has_global(name):
             shape, word = self.shapes.of(name) or ((), name)
             with contextlib.suppress(ValueError):
                 place = ast.literal_eval(index)

@@ -20,7 +20,8 @@ from untrace.ir.said import Given, Number, SaidArray, SaidNumber
 from untrace.lift.naming.number_reader import LARGEST_POWER, NOTHING, NumberReader, Shapes, has_names
 from untrace.lift.naming.scopes import NoNumber, Scope, assigned
 from untrace.provenance.arguments import arguments_by_parameter, last_name
-from untrace.provenance.sites import Frame, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Site
 
 _LARGEST = 6  # names and numbers in an expression, beyond which digits say more
 
@@ -47,7 +48,7 @@ def said_number(
         return None
     parts = _operands(node, called)
     dtype = next((t for t in map(_dtype, avals) if t is not None), np.dtype(float))
-    scope = Scope.of(site.frames)
+    scope = Scope.of(site.frames, site.around)
     lengths = {n for aval in avals for n in getattr(aval, "shape", ())}
     equal: dict[str, list[tuple[ast.expr, Mapping[str, Given]]]] = {}
     for part in parts:
@@ -151,7 +152,7 @@ def said_numbers(
     frame = site.frames[-1] if site.frames else None
     if frame is None or frame.node is None:
         return {}
-    scope = Scope.of(site.frames)
+    scope = Scope.of(site.frames, site.around)
     found: dict[str, Mapping[str, SaidNumber]] = {}
     count = 0
     for part in _operands(frame.node, called):

@@ -14,7 +14,7 @@ from types import ModuleType
 from untrace.ir.said import Number
 from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 
 class NoNumber(Exception):
@@ -24,18 +24,25 @@ class NoNumber(Exception):
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
-    innermost of `frames`, its own."""
+    innermost of `frames`, its own. `around`: the frames around those, of a function that JAX traces by itself; `is_around`:
+    whether the frames are such."""
 
     values: Mapping[str, object]
     file: str
     frames: tuple[Frame, ...] = ()
     before: int = sys.maxsize
+    around: tuple[Frame, ...] = ()
+    is_around: bool = False
 
     @staticmethod
-    def of(frames: tuple[Frame, ...]) -> Scope:
+    def of(frames: tuple[Frame, ...], around: tuple[Frame, ...] = (), is_around: bool = False) -> Scope:
         """That of what the innermost frame runs; the names of a library's modules are no words of the author's."""
         values = {} if frames[-1].library else _globals_of(frames[-1])
-        return Scope(values or {}, frames[-1].file, frames)
+        return Scope(values or {}, frames[-1].file, frames, around=around, is_around=is_around)
+
+    def outwards(self, count: int) -> Scope:
+        """That of the innermost of the outermost `count` frames."""
+        return Scope.of(self.frames[:count], self.around, self.is_around)
 
     def has_global(self, name: str) -> bool:
         if not self.frames:
@@ -63,7 +70,10 @@ class Scope:
         """The scope of the function in which the innermost one is defined; None of one that was made before the trace."""
         frames, code = self.frames[:-1], self.frames[-1].code
         places = [place for place, frame in enumerate(frames, 1) if code in frame.code.co_consts]
-        return Scope.of(frames[: places[-1]]) if places else None
+        if places:
+            return self.outwards(places[-1])
+        places = [place for place, frame in enumerate(self.around, 1) if code in frame.code.co_consts]
+        return Scope.of(self.around[: places[-1]], is_around=True) if places else None
 
     def _stores(self, name: str) -> bool:
         """Whether the innermost function gives a name a value, or may do so."""
@@ -168,18 +178,35 @@ class Scope:
             raise NoNumber  # one function for all of them could not say it
         if given in definition.args.defaults or given in definition.args.kw_defaults:
             return given, file
-        scope = Scope.of(outer)
+        scope = self.outwards(len(outer))
         is_of_module = all(scope.has_global(n.id) for n in ast.walk(given) if isinstance(n, ast.Name))
         if len(every) > 1 and not is_of_module and not all(outer[-1].encloses(call) for call in calls):
             raise NoNumber
         return given, scope
+
+    def meanings(self, name: str) -> list[tuple[ast.expr, Scope]]:
+        """What each call in its file, of the functions that were called, gives for a parameter of the innermost function, and
+        where that stands. Raises NoNumber where there is no such call, or one of which that is not to be seen."""
+        frame = self.frames[-1] if self.frames else None
+        if frame is None or frame.library or name not in own_parameters(frame) or self._stores(name):
+            raise NoNumber
+        found = []
+        for call in _calls_of("".join(linecache.getlines(frame.file)), frame.name):
+            frames, given = frame.around_call(call), _given_for(name, frame, call)
+            if frames and given is None:
+                raise NoNumber
+            if frames and given is not None:
+                found.append((given, Scope.of(frames[-1:], frames[:-1], is_around=True)))
+        if not found:
+            raise NoNumber
+        return found
 
     def _of_partial(self, name: str) -> tuple[ast.expr, Scope] | None:
         """The same of a parameter that the module fixes: `update = functools.partial(step, rate=RATE)`."""
         call = self.frames[-2].node
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             return None
-        outer = Scope.of(self.frames[:-1])
+        outer = self.outwards(len(self.frames) - 1)
         partial = outer.values.get(call.func.id) if outer.has_global(call.func.id) else None
         if not isinstance(partial, functools.partial) or name not in partial.keywords or call.keywords:
             return None

@@ -20,7 +20,8 @@ from untrace.lift.naming.unpacked import Parts, parts_in
 from untrace.lift.outline.parameter_kinds import no_trees
 from untrace.provenance.arguments import STATIC, arguments_by_parameter, last_name, operands, own_parameters
 from untrace.provenance.call_records import Access
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 # Of the same name as what they are of.
 SAME = frozenset({"convert_element_type", "broadcast_in_dim", "copy", "reshape", "squeeze"})

@@ -23,7 +23,8 @@ from untrace._identity import IdentityMap
 from untrace.ir.nodes import Equation, Scan
 from untrace.provenance import bytecode
 from untrace.provenance.call_records import CallRecord
-from untrace.provenance.sites import Frame, Provenance, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance, Site
 
 _STRAYS = 3  # so many equations in a row that come from elsewhere are no call yet
 # Functions of JAX that differentiate what they are given: what is transposed belongs to who called them.

@@ -8,7 +8,7 @@ import inspect
 from untrace._identifiers import snake_case
 from untrace.lift.naming import words
 from untrace.lift.outline.activations import Call
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 # What libraries call the method that a layer's `__call__` ends in.
 _CALLS = frozenset({"call", "forward"})

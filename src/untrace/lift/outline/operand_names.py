@@ -16,7 +16,8 @@ from untrace.ir.nodes import Atom, Constant, Equation, Literal
 from untrace.lift.naming import words
 from untrace.lift.outline.accesses import SAME
 from untrace.provenance import syntax
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 
 def names_of_operands(

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from untrace.provenance.arguments import own_parameters
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 
 _PLAIN = ("bool", "str")
 

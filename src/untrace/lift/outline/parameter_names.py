@@ -26,7 +26,8 @@ from untrace.lift.outline.regions import Piece, Shape
 from untrace.lift.outline.tree_roots import Root, TreeRoots
 from untrace.provenance.arguments import arguments_of, own_parameters
 from untrace.provenance.call_records import Access, CallRecord
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 
 class FunctionNames(ABC):

@@ -22,7 +22,8 @@ from untrace.ir.nodes import Constant, Equation, Function, Library, Literal, Pri
 from untrace.jaxprs.equal.comparer import Comparer
 from untrace.lift.naming import words
 from untrace.lift.outline.variants import alike_params
-from untrace.provenance.sites import Frame, climbed
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import climbed
 
 Way = tuple[Any, ...]
 Equations = Sequence[Equation] | Mapping[int, Equation]  # by their places

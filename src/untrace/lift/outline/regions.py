@@ -27,7 +27,8 @@ from untrace.lift.adjoint.addends import sums_outside
 from untrace.lift.adjoint.pullbacks import is_derivative
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call, call_tree
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 
 class Saving(Protocol):

@@ -37,7 +37,8 @@ from untrace.lift.naming.names import period, provenance_of
 from untrace.lift.outline.pieces import name_inside
 from untrace.lift.recognise.masked_maps import complete_maps
 from untrace.provenance.arguments import own_parameters
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 
 _FEWEST = 3  # leaves: two are told apart better by their names
 _LONGEST = 12  # equations for one leaf

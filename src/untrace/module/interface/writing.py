@@ -19,7 +19,7 @@ from untrace.module.interface.guarded import Guarded
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.loops.of_calls import Turns, Uses
 from untrace.module.sizes import Sizes
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 from untrace.python.names import Scope
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Call, Expr, Name

@@ -28,7 +28,8 @@ from untrace.module.loops.nested import roll_body
 from untrace.module.loops.taken_apart import TakenApart
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.module.writer import ModuleWriter
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, For, Statement, Unpack

@@ -19,7 +19,8 @@ from untrace.module.merge.emission import Emission
 from untrace.module.merge.weave import woven
 from untrace.module.merge.woven import Woven
 from untrace.module.writer import ModuleWriter
-from untrace.provenance.sites import Frame, Provenance, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance, Site
 from untrace.python.anti_unify import Different, get, places_of, put
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, List, Name, Star, Subscript, Text, Tuple

@@ -14,7 +14,8 @@ from untrace.ir.calls import function_run
 from untrace.ir.evaluate import by_body
 from untrace.ir.nodes import Atom, Cond, Equation, Function, Scan, Structured, Value, While, functions_called
 from untrace.ir.types import Aval, Data
-from untrace.provenance.sites import Frame, Provenance, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance, Site
 from untrace.python.types import array_type
 from untrace.tools.authors import author_equation
 from untrace.tools.lint.findings import LintFinding

@@ -12,7 +12,8 @@ from jax.extend.core import Literal
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
-from untrace.provenance.sites import Frame, Site
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Site
 from untrace.tools.stages.model import NOTHING
 from untrace.tools.stages.program import Numbered
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from untrace import jax_compat
 from untrace._api import Decompiled
 from untrace._places import place_of
-from untrace.provenance.sites import Frame, Provenance
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
 from untrace.tools.stages.matching import Matcher
 from untrace.tools.stages.model import NOTHING, Line, Stage, indented_folds, safe, with_what_folds_hold
 from untrace.tools.stages.program import Numbered

@@ -15,7 +15,7 @@ from untrace.capture.function import classes_in
 from untrace.ir.nodes import Atom, Equation, Function, Value
 from untrace.ir.types import Data
 from untrace.provenance import syntax
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 from untrace.tools.lint.findings import LintFinding
 from untrace.tools.lint.program import Linted, Place, Scope, bodies_run, place_of_frame
 

@@ -11,7 +11,7 @@ from untrace.ir.nodes import Cond, Equation, Function, Value
 from untrace.ir.stepwise import Turn, evaluate_stepwise
 from untrace.ir.types import Data
 from untrace.prove.sample import is_concrete
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 from untrace.tools.lint.findings import LintFinding
 from untrace.tools.lint.program import Linted, Scope, Seen, Values, bytes_of, call_at, typed
 

@@ -17,7 +17,7 @@ from untrace.ir.liveness import needed_for, params_read
 from untrace.ir.nodes import Atom, Cond, Equation, Function, Literal, Scan, Value, While, functions_in
 from untrace.ir.types import Data, Parameter
 from untrace.provenance import syntax
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 from untrace.tools.lint.findings import LintFinding
 from untrace.tools.lint.program import Linted, Place, Scope, Seen, Values, count_in, count_of
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from untrace.ir.liveness import params_read
 from untrace.ir.nodes import Atom, Equation, Literal, Value
 from untrace.ir.types import Aval
-from untrace.provenance.sites import Frame
+from untrace.provenance.frames import Frame
 from untrace.tools.authors import runs_library
 from untrace.tools.lint.findings import LintFinding
 from untrace.tools.lint.program import Linted, Scope, Seen, bytes_of, resolved, typed
