@@ -173,3 +173,18 @@ def test_words_that_are_not_known(allow):
 def test_an_edited_text_is_compared_without_what_it_refuses():
     text = written(model).module.model
     assert untrace.verify(text, model)(W, X).proof.at_least("hlo")
+
+
+def test_functions_of_the_host_are_not_called_for_the_proof():
+    calls = []
+
+    def on_the_host(x):
+        calls.append(x)
+        return np.sin(x)
+
+    def function(w, x):
+        return jax.pure_callback(on_the_host, jax.ShapeDtypeStruct((), jnp.float32), model(w, x)) + soft_abs(w).sum()
+
+    d = written(function)
+    assert "def clipped_bwd" not in d.source and d.proof.level == "hlo" and not calls
+    assert d(W, X) == function(W, X)

@@ -168,7 +168,7 @@ def forms_of(
             if form is not whole:
                 neutral = set(counts) <= NEUTRAL
                 target = unfolded(form) if folds else form
-                goal = Goal(target, described(counts), neutral, unproven(counts), left_out=left_out(counts))
+                goal = Goal(target, described(counts), neutral, unproven(counts), left_out=left_out(counts), is_run=small)
                 if captured.example is not None:
                     bodies = functools.partial(_bodies_at_example, captured, plain, folds) if instead else dict
                     goal = replace(goal, example=_at_example(captured, goal, form, only, without, kept, folds, bodies))

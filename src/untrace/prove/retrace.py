@@ -17,7 +17,7 @@ from untrace.capture.function import Captured
 from untrace.jaxprs.equal.compare import compare
 from untrace.lift.rewrite.simplify import IMPLICIT, simplified
 from untrace.module.emit import Written
-from untrace.prove.hlo import OptimisedAlike, begin_alone
+from untrace.prove.hlo import OptimisedAlike, begin_alone, stablehlo_difference
 from untrace.prove.load import LoadedText, load_text
 from untrace.prove.report import Proof
 
@@ -48,7 +48,7 @@ class Goal:
 
     `neutral`: whether both lower to the same StableHLO. `notes`: what the simplifications leave unproven. `example`: that of
     the user's own arguments, of a program that was captured at other sizes. `left_out`: the transformations that the text
-    refuses, for the rules of functions for them are not in it.
+    refuses, for the rules of functions for them are not in it. `is_run`: whether the programs may be run for a proof.
     """
 
     jaxpr: Any
@@ -57,6 +57,7 @@ class Goal:
     notes: tuple[str, ...] = ()
     example: Goal | None = None
     left_out: tuple[str, ...] = ()
+    is_run: bool = True
 
 
 def prove_text(
@@ -129,7 +130,10 @@ def prove_text(
         # itself where JAX has to put something in again.
         program = target if same_form is again else again
         why = f"same jaxpr but for {' and '.join(words)}"
-        proof = weaker_of(program, captured, why, notes, neutral, alike if same_form is again else None)
+        if goal.left_out and not goal.is_run:
+            proof = _lowered_alike(target, captured, why, notes)
+        else:
+            proof = weaker_of(program, captured, why, notes, neutral, alike if same_form is again else None)
         timings["run"] = timings.get("run", 0.0) + time.perf_counter() - start
         return Outcome(module, proof if proof.at_least("bits") else None, proof.detail)
     if captured.expanded is captured.jaxpr:
@@ -139,6 +143,17 @@ def prove_text(
     # The text comes back as what the original was expanded to; the original itself has primitives of its library.
     why = "same jaxpr but for library primitives, which were expanded"
     return Outcome(module, weaker(module, written, captured, why))
+
+
+def _lowered_alike(program: Any, captured: Captured, why: str, notes: tuple[str, ...]) -> Proof:
+    """Whether a program without rules of functions lowers as the original does, in which JAX lowers what they compute: that
+    is put in the place of their calls first, for it is lowered in another order there."""
+    args = jax.tree_util.tree_leaves((captured.args, captured.kwargs))
+    first, second = (simplified(c, frozenset(), without=frozenset())[0] for c in (captured.expanded, program))
+    difference = stablehlo_difference(first, second, args)
+    if difference is None and captured.expanded is not captured.jaxpr:
+        difference = stablehlo_difference(captured.jaxpr, captured.expanded, args)
+    return Proof("hlo", why, notes) if difference is None else Proof("unproven", f"{why}; {difference}", notes)
 
 
 def form_of(goal: Goal, captured: Captured) -> Callable[[Any], Any]:
