@@ -74,6 +74,7 @@ from untrace.jax_compat.values import (
     tracer_variable,
     typeof,
     variable_of,
+    why_no_constant,
     weakly_typed,
     with_weak_type,
 )
@@ -145,13 +146,20 @@ from untrace.jax_compat.provenance import (
     origin_of,
 )
 from untrace.jax_compat.public_paths import (
+    ALIASES,
+    IMPORTS,
     VALUE_WRITERS,
     array_operation,
+    imported_for,
+    is_brought,
     is_internal_module,
+    is_of_jax,
+    other_homes,
     public_function_named,
     public_functions,
     public_path,
     public_primitive,
+    signature_of,
     value_writers,
 )
 from untrace.jax_compat.primitives import (

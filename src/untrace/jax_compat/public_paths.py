@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
@@ -28,10 +30,56 @@ _ALIASES = {
     "jax.experimental.pallas.tpu": "pltpu", "jax.experimental.sparse": "sparse",
 }  # fmt: skip
 
+# How a text imports what public paths begin with, line by line.
+IMPORTS: Mapping[str, str] = {
+    "jax": "import jax", "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax",
+    "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
+    "sparse": "from jax.experimental import sparse", "PartitionSpec": "from jax.sharding import PartitionSpec",
+}  # fmt: skip
+# Those of them that are imported for nothing but their names.
+ALIASES = frozenset({"jnp", "np", "lax"})
+
+# What these lines bring of the modules above; `jax.experimental` and its like are imported by name.
+_BROUGHT = ("jnp.", "lax.", "np.", "jax.tree_util.", "jax.nn.", "jax.random.", "jax.sharding.")
+_ROOTS = {"jax": jax, "jnp": jax.numpy, "lax": jax.lax}
+
 
 def is_internal_module(name: str) -> bool:
     """Whether a module is one of those that JAX moves as it likes: a written module imports none of them."""
     return name.startswith(("jax._src", "jaxlib"))
+
+
+def is_brought(path: str) -> bool:
+    """Whether a public path needs no import but the one of what it begins with."""
+    return path.startswith(_BROUGHT)
+
+
+def imported_for(path: str) -> str:
+    """The module that a text imports for a dotted public path: what it begins with, or all of it where that would not load it."""
+    module = path.rpartition(".")[0]
+    return module if module.startswith("jax.experimental") else path.split(".")[0]
+
+
+def other_homes(module: str) -> tuple[str, ...]:
+    """Public modules beside those around it that may have what `module` defines."""
+    if module.split(".")[0] != "jax":
+        return ()
+    return "jax.tree_util", "jax.experimental.sparse", "jax.sharding", "jax.experimental.checkify"
+
+
+def is_of_jax(module: str) -> bool:
+    """Whether a module is JAX's, public or not."""
+    return module.split(".")[0] in ("jax", "jaxlib")
+
+
+def signature_of(path: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a public function of JAX that a text calls: `lax.scan`. Empty where they are not known."""
+    root, *rest = path.split(".")
+    found: Any = functools.reduce(lambda whole, word: getattr(whole, word, None), rest, _ROOTS.get(root))
+    try:
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def public_path(value: Any) -> str | None:

@@ -53,6 +53,16 @@ def is_ref(value: Any) -> bool:
     return isinstance(value, Ref)
 
 
+def why_no_constant(value: Any) -> str:
+    """Why no text has `value` as a constant; "" of what may be one."""
+    if is_ref(value):
+        return (
+            "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
+            "pass it as an argument, or create it inside the function"
+        )
+    return "it reads a traced value of the function around it" if is_tracer(value) else ""
+
+
 def is_shaped_array(aval: Any) -> TypeGuard[_core.ShapedArray]:
     return type(aval) is _core.ShapedArray  # jax.core dropped its public name for isinstance checks
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jax.extend.core import JaxprEqn
 
+from untrace import jax_compat
 from untrace.ir.nodes import Function, Program
 from untrace.ir.passes import ALL, Course
 from untrace.ir.types import Origin
@@ -27,36 +28,8 @@ from untrace.python import helpers
 from untrace.python.statements import Assign, Compound, Def, Lines, Statement, Unpack, docstring_lines
 from untrace.python.tree import WIDTH
 
-# How a written module spells its imports; the rest is `import name`.
-_IMPORTS = {
-    "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax",
-    "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
-    "sparse": "from jax.experimental import sparse", "PartitionSpec": "from jax.sharding import PartitionSpec",
-    "F": "import torch.nn.functional as F",
-}  # fmt: skip
 # Of a function of which one call has trees, and another has their leaves: with more, these are two functions.
 _MOST_ARGUMENTS = 8
-_ORDER = [
-    "dataclasses",
-    "functools",
-    "io",
-    "math",
-    "operator",
-    "os",
-    "sys",
-    "typing",
-    "zipfile",
-    "jax",
-    "jnp",
-    "np",
-    "lax",
-    "pl",
-    "pltpu",
-    "sparse",
-    "PartitionSpec",
-    "torch",
-    "F",
-]
 
 
 @dataclass(slots=True)
@@ -230,8 +203,6 @@ def write_module(
 
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-# Modules that are imported under these names for nothing but their names.
-_ALIASES = frozenset({"jnp", "np", "lax"})
 
 
 def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
@@ -255,15 +226,16 @@ def _drop_unread(module: ModuleWriter, lines: Sequence[str]) -> None:
         else:
             module.helpers.remove("_constants")
             module.modules.difference_update(set(helpers.modules("_constants")) - words)
-    module.modules.difference_update(_ALIASES - words)
+    module.modules.difference_update(jax_compat.ALIASES - words)
 
 
 def _import_lines(module: ModuleWriter) -> tuple[list[str], list[str]]:
     import sys
 
-    plain = [m for m in module.modules if m in _ORDER or m not in ("", "bytes", "slice")]
-    plain.sort(key=lambda m: (_ORDER.index(m) if m in _ORDER else len(_ORDER), m))
-    lines = [_IMPORTS.get(m, f"import {m}") for m in plain] + _together(module.imports)
+    known = {**jax_compat.IMPORTS, **module.import_lines}
+    others = sorted(module.modules - known.keys() - {"", "bytes", "slice"})
+    plain = [line for name, line in known.items() if name in module.modules] + [f"import {name}" for name in others]
+    lines = plain + _together(module.imports)
     standard = [s for s in lines if s.split()[1].split(".")[0] in sys.stdlib_module_names]
     return sorted(standard), [s for s in lines if s not in standard]
 

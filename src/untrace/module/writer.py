@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,13 @@ from untrace.python.values import Unwritable
 class ModuleWriter(Contents):
     """Writes the functions of one module.
 
-    `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`).
+    `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`). `import_lines`: how its text
+    imports what has another name there, beside what public paths begin with.
     """
 
     rules: rules.RuleTable
     namespace: str
+    import_lines: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__(forced, standalone, idiomatic)

@@ -125,11 +125,9 @@ class Values:
         if path is None:
             name = getattr(value, "__qualname__", None) or repr(value)
             raise Unwritable(f"{getattr(value, '__module__', '?')}.{name} has no public path")
-        module = path.rpartition(".")[0]
-        if not module:
+        if "." not in path:
             return Text(path + suffix)  # a builtin
-        # `import jax` does not load what lies below jax.experimental.
-        self.modules.add(module if module.startswith("jax.experimental") else path.split(".")[0])
+        self.modules.add(jax_compat.imported_for(path))
         return Text(path + suffix)
 
     def dtype(self, dtype: object) -> Expr:

@@ -87,6 +87,11 @@ def resolve(path: str) -> Callable[..., Any] | None:
     return found
 
 
+def makes_arrays(path: str) -> bool:
+    """Whether the function of a path makes arrays of the numbers that it is given."""
+    return path.partition(".")[0] in ("jnp", "jax", "vmap")
+
+
 ASSOCIATIVE_SCAN = "lax.associative_scan"
 # What belongs to the matrix itself.
 OF_MATRIX = ("indices_sorted", "unique_indices")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from untrace.ir.nodes import Equation, Function, Library, Local, Scan, Value, While
+from untrace.lift.recognise.library import makes_arrays
 
 # Beside an array, a Python number means the same as a weakly typed array.
 _ARITHMETIC = frozenset("add sub mul truediv pow lt le gt ge eq ne".split())
@@ -25,7 +26,7 @@ def _takes_numbers(equation: Equation, value: Value) -> bool:
         kind, _, name = callee.name.partition(".")
         if kind == "operator":
             return name in _ARITHMETIC and any(a is not value and _takes_its_type(a, value) for a in equation.inputs)
-        return kind in ("jnp", "jax", "vmap")
+        return makes_arrays(callee.name)
     if type(callee) is Local:
         return not any(
             needs_array(callee.body, p) for p in _inside(equation.inputs, callee.body, len(equation.inputs), value)

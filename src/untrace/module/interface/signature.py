@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from untrace import jax_compat
 from untrace.ir.types import PyTree
 from untrace.module.interface.checks import DoubleStar, Refuse, RefuseOthers
-from untrace.module.interface.stand_ins import READY
 from untrace.python import helpers
 from untrace.python.pytrees import Path, is_plain_identifier, leaf_paths, string, suggest_names, unpack
 from untrace.python.statements import Def, Lines, Parameter, Return, Statement
@@ -179,12 +178,11 @@ def _made_up(args: Sequence[object], kwargs: Mapping[str, object]) -> list[inspe
     return made + [kind(name, kind.KEYWORD_ONLY) for name in sorted(kwargs)]
 
 
-# What a body may refer to: the modules that rules spell, and the builtins in literals and checks.
-# `_` is what it calls a result that nobody uses.
-BODY_NAMES = frozenset(
-    "_ jax jnp lax np pl pltpu collections dataclasses functools io math operator os primitives sparse "
-    "sys typing zipfile bool bytes complex dict float frozenset int len list print set slice sorted str "
-    "tuple type TypeError ValueError".split()
+# What a body may refer to: what public paths begin with, other modules that rules spell, and the builtins in literals and
+# checks. `_` is what it calls a result that nobody uses.
+BODY_NAMES = jax_compat.IMPORTS.keys() | frozenset(
+    "_ collections dataclasses functools io math operator os primitives sys typing zipfile bool bytes complex dict float "
+    "frozenset int len list print set slice sorted str tuple type TypeError ValueError".split()
 )
 
 
@@ -425,7 +423,7 @@ class _Reader:
                 return string(value) if type(value) is str else self.values.source(value)
             if isinstance(value, type) or callable(value):
                 path = jax_compat.public_path(value)
-                if path is not None and path.startswith(READY):
+                if path is not None and jax_compat.is_brought(path):
                     self.modules.add(path.split(".")[0])
                     return Text(path)
         except Unwritable:

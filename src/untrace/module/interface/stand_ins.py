@@ -109,7 +109,7 @@ class Place:
     def is_plain(self) -> bool:
         """Whether any written module may import it: JAX, NumPy, the standard library."""
         top = self.module.split(".")[0]
-        return top in ("jax", "numpy") or top in sys.stdlib_module_names
+        return jax_compat.is_of_jax(top) or top == "numpy" or top in sys.stdlib_module_names
 
 
 # The classes of the standard library that JAX itself knows as pytrees.
@@ -132,9 +132,7 @@ def place_of(value: object) -> Place | None:
         return None
     words = module.split(".")
     candidates = [".".join(words[:n]) for n in range(1, len(words) + 1)]
-    if words[0] == "jax":
-        candidates += ["jax.tree_util", "jax.experimental.sparse", "jax.sharding"]
-        candidates += ["jax.experimental.checkify"]
+    candidates += jax_compat.other_homes(module)
     for name in candidates:
         if any(word.startswith("_") for word in name.split(".")) and name != module:
             continue
@@ -148,7 +146,7 @@ def place_of(value: object) -> Place | None:
 def _sentinel_place(value: object) -> Place | None:
     """Where a library keeps a single object (`equinox`'s MISSING), by its class's own module."""
     module = type(value).__module__
-    if module.split(".")[0] in ("jax", "jaxlib", "builtins", "numpy", "__main__"):
+    if jax_compat.is_of_jax(module) or module.split(".")[0] in ("builtins", "numpy", "__main__"):
         return None
     if not all(is_plain_identifier(part) for part in module.split(".")):
         return None
@@ -172,9 +170,6 @@ def is_importable(place: Place | None, standalone: bool) -> bool:
 
 
 # ---------------------------------------------------------------- metadata
-
-
-READY = ("jnp.", "lax.", "np.", "jax.tree_util.", "jax.nn.", "jax.random.", "jax.sharding.")
 
 
 class Metadata(Values):
@@ -236,8 +231,7 @@ class Metadata(Values):
             return self.refer(value, otherwise)
         if "." not in path:
             return Text(path)  # a builtin
-        # `import jax` alone brings these; the rest of JAX (jax.experimental) is imported by name.
-        if not path.startswith(READY):
+        if not jax_compat.is_brought(path):  # by a name of its own, then
             return self.refer(value, otherwise)
         self.modules.add(path.split(".")[0])
         return Text(path)

@@ -7,16 +7,12 @@ of them lacks (a shortcut that is there only where the sizes change); anything e
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-
+from untrace import jax_compat
 from untrace.module.access_paths import Leaf
 from untrace.module.merge.choices import bound_in, is_constant
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
@@ -38,25 +34,16 @@ from untrace.python.tree import (
 )
 from untrace.python.walk import nodes_of
 
-_ROOTS = {"jax": jax, "jnp": jnp, "lax": jax.lax}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # Options of convolutions that are None where they are this for each axis.
 _ONES = {"rhs_dilation": (1,), "lhs_dilation": (1,)}
 
 
-def signature_of(path: str) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a public function that a text calls: `lax.scan`. Empty where they are not known."""
-    root, *rest = path.split(".")
-    found: Any = functools.reduce(lambda whole, word: getattr(whole, word, None), rest, _ROOTS.get(root))
-    try:
-        return inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return {}
-
-
 def defaults_of(function: str) -> dict[str, object]:
-    """The defaults of such a function's parameters."""
-    return {n: p.default for n, p in signature_of(function).items() if p.default is not inspect.Parameter.empty}
+    """The defaults of the parameters of a public function that a text calls: `lax.scan`."""
+    return {
+        n: p.default for n, p in jax_compat.signature_of(function).items() if p.default is not inspect.Parameter.empty
+    }
 
 
 class Aligned(AntiUnifier):

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
+from untrace import jax_compat
 from untrace.ir.types import Origin
 from untrace.lift.naming import words
-from untrace.module.merge.alignment import signature_of
 from untrace.module.merge.choices import extent
 from untrace.module.merge.conditions import Added, Conditions, Instance
 from untrace.module.merge.emission import Emission
@@ -274,7 +274,7 @@ def _called(definition: Def, module: ModuleWriter) -> set[str]:
 def parameters_of(function: str, module: ModuleWriter) -> list[str]:
     """The parameters of a function that a text calls."""
     own = module.local_definitions.get(function)
-    return [p.name for p in own.params] if own is not None else list(signature_of(function))
+    return [p.name for p in own.params] if own is not None else list(jax_compat.signature_of(function))
 
 
 def kind_of(value: Expr) -> str:

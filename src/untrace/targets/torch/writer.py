@@ -64,6 +64,7 @@ class TorchModule(EagerModule):
     namespace = "torch"
     target = "torch"
     claimed = ("torch", "math", "F")
+    import_lines = {"torch": "import torch", "F": "import torch.nn.functional as F"}
 
     def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__(forced, standalone, idiomatic)
