@@ -1,4 +1,4 @@
-"""A helper for a long call of `lax` that a module makes again and again with the same settings.
+"""A helper for a long call of an operation that a module makes again and again with the same settings.
 
     y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
@@ -15,14 +15,11 @@ Where more than two things are not, or all that is the same are keyword argument
 from __future__ import annotations
 
 import functools
-import inspect
-import operator
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from jax import lax
-
+from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.module.writer import ModuleWriter
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement
@@ -46,7 +43,7 @@ _WITH_FUNCTIONS = frozenset({"scan", "map", "cond", "switch", "while_loop", "for
 
 def share_calls(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Gives `module` helpers for its long repeated calls. others: its definitions that are not in its list."""
-    if "lax" not in module.modules:
+    if not module.operations or module.operations not in module.modules:
         return
     groups: dict[_Key, list[Call]] = {}
     backward: set[Node] = set()  # what stands in statements that compute cotangents
@@ -57,7 +54,7 @@ def share_calls(module: ModuleWriter, others: Sequence[Statement]) -> None:
                 backward.update(nodes_of(node.value))
             if type(node) is Call and node not in seen:
                 seen.add(node)
-                key = _key(node)
+                key = _key(node, module.operations)
                 if key is not None:
                     groups.setdefault(key, []).append(node)
     helpers: list[Statement] = []
@@ -103,12 +100,12 @@ def _named_function(expr: Expr, labels: set[str]) -> Expr:
 _Key = tuple[str, tuple[bool, ...], tuple[tuple[str, str], ...]]
 
 
-def _key(call: Call) -> _Key | None:
-    """Equal for calls that may share a helper; None for what is no long call of `lax`."""
-    if type(call.func) is not str or not call.func.startswith("lax."):
+def _key(call: Call, operations: str) -> _Key | None:
+    """Equal for calls that may share a helper; None for what is no long call of one of a target's `operations`."""
+    if type(call.func) is not str or not call.func.startswith(f"{operations}."):
         return None
-    name = call.func[4:]
-    words, _ = _parameters(name)
+    name = call.func.removeprefix(f"{operations}.")
+    words, _ = _parameters(call.func)
     if name in _WITH_FUNCTIONS or any(type(a) is Star for a in call.args) or any(k == "**" for k, _ in call.kwargs):
         return None
     args = tuple([_is_setting(a) for a in call.args])
@@ -126,7 +123,7 @@ def _is_setting(expr: Expr) -> bool:
 def _helper(module: ModuleWriter, name: str, suffix: str, calls: Sequence[Call]) -> Statement | None:
     """The definition, with the calls changed into calls of it; None where it would not make the module shorter."""
     count = len(calls[0].args)
-    words, defaults = _parameters(name)
+    words, defaults = _parameters(f"{module.operations}.{name}")
     named = list(dict.fromkeys(k for c in calls for k, _ in c.kwargs))
     if len(words) < count:
         return None
@@ -196,15 +193,12 @@ def _partial(
         rest = {k: v for k, v in own.items() if k not in baked or v.flat() != baked[k].flat()}
         rest.update((k, defaults[k]) for k in baked if k not in own)
         call.kwargs = list(rest.items())
-    return Assign([label], Call("functools.partial", [Text(f"lax.{name}")], list(baked.items())))
+    return Assign([label], Call("functools.partial", [Text(f"{module.operations}.{name}")], list(baked.items())))
 
 
 @functools.cache
-def _parameters(name: str) -> tuple[list[str], dict[str, Expr]]:
-    """The parameters of a function of `lax` that may be passed by place, and the defaults that are simple."""
-    try:
-        found = list(inspect.signature(operator.attrgetter(name)(lax)).parameters.values())
-    except (AttributeError, TypeError, ValueError):
-        return [], {}
+def _parameters(path: str) -> tuple[list[str], dict[str, Expr]]:
+    """The parameters of a public function that may be passed by place, and the defaults that are simple."""
+    found = jax_compat.signature_of(path).values()
     plain = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return plain, {p.name: Text(repr(p.default)) for p in found if type(p.default) in (bool, int, type(None))}

@@ -21,9 +21,7 @@ from untrace.python.statements import Assign, Statement
 from untrace.python.tree import ATOM, UNARY, Attribute, Call, Expr, List, Name, Subscript, Text, quoted
 from untrace.python.values import SMALL_BYTES, Values
 
-# Constructors that give the same bits in `jax.numpy`.
 _PYTHONS = frozenset("abs len list max min range reversed tuple".split())  # that may be in an author's expression
-_SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
 
 
 class ConstantWriter:
@@ -86,7 +84,7 @@ class ConstantWriter:
         """A constant as an array of JAX: one of NumPy's is converted to another dtype at once, without an equation."""
         found = self._jax_constants.get(constant)
         if found is None:
-            plain = self._of_jax("asarray", self.constant(constant))
+            plain = self.array_call("asarray", self.constant(constant))
             found = self._jax_constants[constant] = self._module_name(self._base(constant, "const"), plain)
         return found
 
@@ -115,7 +113,7 @@ class ConstantWriter:
         key = ("array", self.literal(literal).flat())
         found = self._literals.get(key)
         if found is None:
-            call = self._of_jax("asarray", self.literal(literal))
+            call = self.array_call("asarray", self.literal(literal))
             found = self._literals[key] = self._module_name("scalar" if self.idiomatic else "const", call)
         return found
 
@@ -125,17 +123,10 @@ class ConstantWriter:
         if jax_compat.is_key(value):
             impl = self.values.source(jax_compat.key_impl_name(value))
             data = self._write_constant(jax_compat.key_data(value), None, f"{base}_data" if self.idiomatic else "const")
-            self.modules.add("jax")
-            return self._module_name(
-                base if self.idiomatic else "key", Call("jax.random.wrap_key_data", [data], [("impl", impl)])
-            )
-        if jax_compat.is_ref(value):
-            raise UnsupportedPrimitiveError(
-                "the function closes over a mutable array (jax.new_ref), whose state cannot be written as text: "
-                "pass it as an argument, or create it inside the function"
-            )
-        if jax_compat.is_tracer(value):
-            raise UnsupportedPrimitiveError("it reads a traced value of the function around it")
+            return self._module_name(base if self.idiomatic else "key", self._key(data, impl))
+        why = jax_compat.why_no_constant(value)
+        if why:
+            raise UnsupportedPrimitiveError(why)
         array = np.asarray(value)
         dtype = getattr(aval, "dtype", array.dtype)
         if not self.idiomatic and not jax_compat.is_jax_array(value) and array.dtype == dtype:
@@ -158,7 +149,7 @@ class ConstantWriter:
                 expr = Call(expr.func, [listed, *expr.args[1:]], expr.kwargs)
             if not array.ndim and jax_compat.is_jax_array(value):
                 # A NumPy scalar would be a literal to JAX, and some equations on literals are folded away.
-                expr = self._of_jax("asarray", expr)
+                expr = self.array_call("asarray", expr)
             if (
                 array.nbytes > SMALL_BYTES
                 and type(expr) is Call
@@ -184,7 +175,7 @@ class ConstantWriter:
                 again = Call(Attribute(found, "copy"), [])
             found = self._module_name(base, again, array)
         elif jax_compat.is_jax_array(value):
-            found = self._module_name(base, self._of_jax("copy", found))
+            found = self._module_name(base, self.array_call("copy", found))
         return found
 
     def said(
@@ -277,18 +268,17 @@ class ConstantWriter:
         return expr
 
     def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
-        """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
-        if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
-            return expr
-        self.modules.add("jnp")
-        if type(expr) is Call and expr.func in _SAME_IN_JAX:
-            return Call(expr.func.replace("np.", "jnp."), expr.args, expr.kwargs)
-        return Call("jnp.asarray", [expr])
+        """What stands for an array of NumPy's, `expr`, in the text: an array of the target where it has to be one."""
+        return expr
 
-    def _of_jax(self, function: str, *args: Expr) -> Call:
-        """A call of a function of `jax.numpy`."""
-        self.modules.add("jnp")
-        return Call(f"jnp.{function}", args)
+    def _key(self, data: Expr, impl: Expr) -> Expr:
+        """An array of random keys, made of their words."""
+        raise NotImplementedError
+
+    def array_call(self, function: str, *args: Expr) -> Call:
+        """A call of a function on arrays of the target."""
+        self.modules.add(self.namespace)
+        return Call(f"{self.namespace}.{function}", args)
 
     def _full(self, array: np.ndarray) -> Expr | None:
         """An array of one number, which has a weak type as the number has; None for an array of several numbers."""
@@ -299,13 +289,11 @@ class ConstantWriter:
         if array.tobytes() != first.tobytes() * array.size:
             return None
         number = self.values.scalar(first[0], array.dtype, True)
-        return self._of_jax("full", self.values.source(tuple(array.shape)), number)
+        return self.array_call("full", self.values.source(tuple(array.shape)), number)
 
     def _weakly_typed(self, array: Expr, dtype: np.dtype) -> Expr:
-        """An array with a weak type, which only the primitive itself gives to what is no Python scalar."""
-        self.imports.add("from jax.extend.core import primitives")
-        options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
-        return Call("primitives.convert_element_type_p.bind", [array], options)
+        """An array of a type that gives way to that of other arrays, as Python's numbers do."""
+        raise NotImplementedError
 
     def _module_name(self, base: str, expr: Expr, array: np.ndarray | None = None) -> Name:
         name = self.scope.fresh(base)

@@ -55,12 +55,14 @@ from untrace.python.values import Unwritable
 class ModuleWriter(Contents):
     """Writes the functions of one module.
 
-    `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`). `import_lines`: how its text
-    imports what has another name there, beside what public paths begin with.
+    `rules`, `namespace`: the target's rules, and what its functions on arrays are in (`jnp`). `operations`: what its
+    operations with many settings are in (`lax`), "" where there are none. `import_lines`: how its text imports what has
+    another name there, beside what public paths begin with.
     """
 
     rules: rules.RuleTable
     namespace: str
+    operations = ""
     import_lines: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
@@ -261,9 +263,10 @@ class FunctionWriter:
         finally:
             values.sizes = None
 
-    def jnp(self, name: str, *args: object, **kwargs: object) -> Call:
-        self.module.modules.add("jnp")
-        return self._call("jnp." + name, args, kwargs)
+    def array_call(self, name: str, *args: object, **kwargs: object) -> Call:
+        """A call of a function on arrays of the target; arguments that are not expressions are written as values."""
+        self.module.modules.add(self.module.namespace)
+        return self._call(f"{self.module.namespace}.{name}", args, kwargs)
 
     def call(self, path: str, *args: object, **kwargs: object) -> Call:
         """A call of one of our helper routines or of a function of the module, by its plain name."""
@@ -322,6 +325,10 @@ class FunctionWriter:
     def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
         """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
         return None
+
+    def added_trees(self, total: Expr, tree: Expr) -> Expr:
+        """The tree of the sums of the leaves of two trees."""
+        raise NotImplementedError
 
     def scan_of_calls(self, turns: Turns) -> list[Statement]:
         """The statements of a scan in the place of a loop over local functions (`targets.jax.loop_as_scan`)."""

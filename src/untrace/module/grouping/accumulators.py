@@ -30,7 +30,7 @@ from untrace.module.interface.put_together import rebuilt
 from untrace.module.interface.writing import Contents, Writer
 from untrace.module.nested import Body, group, plain_equation, unpacked
 from untrace.python.statements import Assign, Parameter
-from untrace.python.tree import Call, Expr, Leaf, Name, Text
+from untrace.python.tree import Call, Expr, Leaf, Name
 
 _FEWEST = 2  # leaves
 _SHORT = 44  # what is added stands in the call that adds it up to this width
@@ -148,7 +148,6 @@ class Carry:
 
     def _sum(self, item: Sum) -> Expr:
         inner = self.body.writer
-        inner.module.modules.update(("jax", "jnp"))
         total: Expr = self.roots[item]
         for turn in item.terms:
             tree = rebuilt(inner, item.example, [inner.atom(t) for t in turn])
@@ -156,7 +155,7 @@ class Carry:
                 name = Name(inner.scope.fresh("grads" if self.words[item].startswith("d_") else "terms"))
                 inner.statements.append(Assign([name.id], tree))
                 tree = name
-            total = Call("jax.tree.map", [Text("jnp.add"), total, tree])
+            total = inner.added_trees(total, tree)
         return total
 
     def init(self, operands: Sequence[Expr]) -> Expr:

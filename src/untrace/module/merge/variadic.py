@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from untrace import jax_compat
 from untrace.module.def_use import bound_names, scope_of
 from untrace.module.merge.alpha_equivalent import say_the_same
 from untrace.module.writer import ModuleWriter
@@ -37,7 +38,7 @@ def spread_arguments(module: ModuleWriter) -> None:
         return
     groups: list[_Group] = []
     for definition in module.local_definitions.values():
-        found = _last_in_list(definition)
+        found = _last_in_list(definition, module.namespace)
         if found is None:
             continue
         word = module.variadic.get(definition.name)
@@ -72,8 +73,9 @@ def _spread(definition: Def, count: int, listed: Expr, name: str) -> Def:
     return Def(definition.name, params, [rebuilt(s, change) for s in definition.body])
 
 
-def _last_in_list(definition: Def) -> tuple[int, Expr] | None:
-    """(how many of the last parameters, the only list that they are read in): an argument of a function of `jnp`."""
+def _last_in_list(definition: Def, namespace: str) -> tuple[int, Expr] | None:
+    """(how many of the last parameters, the only list that they are read in): an argument of a public function on arrays whose
+    parameters are known."""
     if definition.decorators or any(p.kind != "plain" or p.default is not None for p in definition.params):
         return None
     names = [p.name for p in definition.params]
@@ -81,7 +83,9 @@ def _last_in_list(definition: Def) -> tuple[int, Expr] | None:
     uses = Counter(n.id for n in body if type(n) is Name)
     bound = Counter(bound_names(definition))
     for call in body:
-        if type(call) is not Call or type(call.func) is not str or not call.func.startswith("jnp."):
+        if type(call) is not Call or type(call.func) is not str or not call.func.startswith(f"{namespace}."):
+            continue
+        if not jax_compat.signature_of(call.func):
             continue
         for listed in call.args:
             if type(listed) is not List and type(listed) is not Tuple:

@@ -49,7 +49,7 @@ class EagerModule(ModuleWriter):
     def _write_constant(
         self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None
     ) -> Expr:
-        if jax_compat.is_ref(value) or jax_compat.is_tracer(value):
+        if jax_compat.why_no_constant(value):
             return super()._write_constant(value, aval, base)  # which says what is wrong
         array = np.asarray(jax_compat.as_numpy(value))
         listed = self._listed(array, said)
@@ -90,12 +90,6 @@ class EagerFunction(FunctionWriter):
         if made.sizes is not None:
             made.sizes = self.sizes
         return made
-
-    def array_call(self, name: str, *args: Any, **kwargs: Any) -> Call:
-        """`np.name(*args, **kwargs)`, of the target's own functions; arguments that are not expressions are written as
-        values."""
-        self.module.modules.add(self.module.namespace)
-        return self._call(f"{self.module.namespace}.{name}", args, kwargs)
 
     def library_call(self, equation: Equation, operands: Sequence[Expr]) -> Expr | Groups:
         """As there; `x.at[1:-1].add(y)` is `_put(x, np.s_[1:-1], y, np.add)`."""

@@ -378,7 +378,7 @@ class ArrayBody(LoopBody):
             primal = self.name_of(value).removeprefix("d_")
             aval = named.get(primal) if _is_zeros(expr) and primal != self.name_of(value) else None
             alike = aval is not None and _same_array(aval, value.aval)
-            found.append(w.jnp("zeros_like", Name(primal)) if alike else expr)
+            found.append(w.array_call("zeros_like", Name(primal)) if alike else expr)
         return found
 
     def bound(self, call: Expr, trees: Sequence[Tree]) -> Groups:

@@ -25,12 +25,16 @@ from untrace.python.values import Unwritable
 from untrace.targets.jax import check_errors, guard, library, loop_as_scan, rules, runtime, tree_maps  # noqa: F401  (registers)
 from untrace.targets.jax.rules.table import JAX
 
+# Constructors that give the same bits in `jax.numpy`.
+_SAME_IN_JAX = ("np.array", "np.zeros", "np.arange", "np.eye")
+
 
 class JaxModule(ModuleWriter):
     """Collects what one module for JAX needs: as `ModuleWriter`."""
 
     rules = JAX
     namespace = "jnp"
+    operations = "lax"
 
     def _write_constant(
         self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None
@@ -39,7 +43,7 @@ class JaxModule(ModuleWriter):
             return super()._write_constant(value, aval, base, said)
         if jax_compat.is_jax_array(said.value):
             return self.computed_named(said)
-        return self.converted(said, base, np.asarray(value), lambda whole: self._of_jax("asarray", whole))
+        return self.converted(said, base, np.asarray(value), lambda whole: self.array_call("asarray", whole))
 
     def numpy_constant(self, constant: Constant) -> Expr:
         said = constant.said
@@ -50,6 +54,25 @@ class JaxModule(ModuleWriter):
     def writer(self) -> FunctionWriter:
         return JaxFunction(self, Scope(self.scope))
 
+    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
+        """In idiomatic style an array of JAX: what Python's operators do with NumPy's own would never be traced."""
+        if not self.idiomatic or not array.ndim or not jax_compat.is_canonical(array.dtype):
+            return expr
+        if type(expr) is Call and expr.func in _SAME_IN_JAX:
+            self.modules.add("jnp")
+            return Call(expr.func.replace("np.", "jnp."), expr.args, expr.kwargs)
+        return self.array_call("asarray", expr)
+
+    def _key(self, data: Expr, impl: Expr) -> Expr:
+        self.modules.add("jax")
+        return Call("jax.random.wrap_key_data", [data], [("impl", impl)])
+
+    def _weakly_typed(self, array: Expr, dtype: np.dtype) -> Expr:
+        """As there: only the primitive itself gives such a type to what is no Python scalar."""
+        self.imports.add("from jax.extend.core import primitives")
+        options = [("new_dtype", self.values.dtype(dtype)), ("weak_type", Text("True")), ("sharding", Text("None"))]
+        return Call("primitives.convert_element_type_p.bind", [array], options)
+
 
 class JaxFunction(FunctionWriter):
     """Writes one function's body; this is the `w` that rules get."""
@@ -58,6 +81,9 @@ class JaxFunction(FunctionWriter):
         """`lax.name(*args, **kwargs)`; arguments that are not expressions are written as values."""
         self.module.modules.add("lax")
         return self._call("lax." + name, with_author_sizes(self, self.equation, name, args), kwargs)
+
+    def jnp(self, name: str, *args: Any, **kwargs: Any) -> Call:
+        return self.array_call(name, *args, **kwargs)
 
     def jax(self, name: str, *args: Any, **kwargs: Any) -> Call:
         self.module.modules.add("jax")
@@ -77,6 +103,10 @@ class JaxFunction(FunctionWriter):
 
     def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
         return tree_maps.zeros_like(self, node, parts, way)
+
+    def added_trees(self, total: Expr, tree: Expr) -> Expr:
+        self.module.modules.update(("jax", "jnp"))
+        return Call("jax.tree.map", [Text("jnp.add"), total, tree])
 
     def scan_of_calls(self, turns: Turns) -> list[Statement]:
         return loop_as_scan.scan_statements(self, turns)

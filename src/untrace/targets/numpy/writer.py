@@ -65,9 +65,6 @@ class NumpyModule(EagerModule):
         dtype = self.values.dtype(array.dtype)
         return self.converted(said, base, array, lambda whole: Call(Attribute(whole, "astype"), [dtype]))
 
-    def _as_array(self, expr: Expr, array: np.ndarray) -> Expr:
-        return expr
-
 
 class NumpyFunction(EagerFunction):
     """Writes one function's body; this is the `w` that rules get."""
