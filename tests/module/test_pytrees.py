@@ -24,6 +24,7 @@ from untrace.module.interface.put_together import rebuild
 from untrace.python.names import Scope
 from untrace.python.pytrees import is_plain_identifier, leaf_paths, suggest_names, unpack
 from untrace.python.tree import Name, Text
+from untrace.targets.base import TREE_CALLS
 
 
 class Point(NamedTuple):
@@ -172,7 +173,7 @@ def test_leaves_that_are_not_needed_are_not_bound() -> None:
 
 def test_unpack_gives_an_expression_for_every_leaf() -> None:
     tree = {"a": 1.0, "b": (2.0, 3.0)}
-    statements, leaves = unpack(tree, Name("t"), lambda i: f"v{i}", needed={0})
+    statements, leaves = unpack(tree, Name("t"), lambda i: f"v{i}", TREE_CALLS, needed={0})
     assert [leaf.flat() for leaf in leaves] == ["v0", 't["b"][0]', 't["b"][1]']
     assert len(statements) == 1
 
@@ -363,7 +364,7 @@ def test_flax_containers(standalone: bool) -> None:
 
 def test_rebuild_counts_leaves() -> None:
     with pytest.raises(ValueError, match="1 leaves for a tree of 2"):
-        rebuild((LEAF, LEAF), [Text("0")], [], False, Scope().fresh)
+        rebuild((LEAF, LEAF), [Text("0")], [], False, Scope().fresh, TREE_CALLS)
 
 
 def test_large_trees_take_linear_time() -> None:

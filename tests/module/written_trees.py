@@ -13,6 +13,7 @@ from untrace.module.interface.signature import signature_parameters, unpack_argu
 from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Def, Return
+from untrace.targets.base import TREE_CALLS
 
 LEAF = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -34,12 +35,12 @@ class Written:
         signature = signature_parameters(fn, args, kwargs or {}, *static)
         for parameter in signature.parameters:
             scope.claim_parameter(parameter.name)
-        statements, leaves = unpack_arguments(signature.arguments, scope.fresh, needed)
+        statements, leaves = unpack_arguments(signature.arguments, scope.fresh, TREE_CALLS, needed)
         count = len(jax.tree.leaves(out))
         results = [leaves[i % len(leaves)] for i in range(count)] if leaves else []
         name = scope.fresh("written")
         inputs = [(a.root, a.example) for a in signature.arguments]
-        built = rebuild(out, results, inputs, standalone, scope.fresh)
+        built = rebuild(out, results, inputs, standalone, scope.fresh, TREE_CALLS)
         modules = {"jax", *built.modules, *signature.modules}
         for helper in built.helpers:
             modules.update(helpers.modules(helper))

@@ -2,8 +2,8 @@
 
 A pytree is read one level at a time (`branches`), never by its `repr`: a subscript or an
 attribute is written only where it was tried on the example and gave that very child. What cannot
-be reached so (a registered class that keeps its children to itself) is taken apart by
-`jax.tree.leaves`. Results are put together in `results`.
+be reached so (a registered class that keeps its children to itself) is taken apart by a call that
+gives all leaves (`jax.tree.leaves`). Results are put together in `results`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,21 @@ def is_plain_identifier(name: object) -> TypeGuard[str]:
         and name != "__debug__"
         and unicodedata.normalize("NFKC", name) == name
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCalls:
+    """How a text calls what knows all classes of trees, by paths of one module.
+
+    `leaves` gives those of a tree, `structure` what `unflatten` makes a tree of, with leaves. `node_class`: the decorator that
+    makes a dataclass one of those classes.
+    """
+
+    module: str
+    leaves: str
+    structure: str
+    unflatten: str
+    node_class: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +294,7 @@ def unpack(
     example: PyTree,
     root: Expr,
     leaf_name: Callable[[int], str],
+    calls: TreeCalls,
     needed: Container[int] | None = None,
 ) -> tuple[list[Statement], list[Expr]]:
     """(statements that bind the leaves of one argument, each leaf's expression in flatten order).
@@ -289,7 +305,7 @@ def unpack(
     expression is the way to them. A lone leaf is `root` itself.
     """
     tree, distinct = labelled(example)
-    unpacker = _Unpacker(leaf_name, needed, distinct)
+    unpacker = _Unpacker(leaf_name, calls, needed, distinct)
     unpacker.walk(tree, root, 0)
     return unpacker.statements, [unpacker.leaves[i] for i in range(len(unpacker.leaves))]
 
@@ -298,10 +314,11 @@ class _Unpacker:
     def __init__(
         self,
         leaf_name: Callable[[int], str],
+        calls: TreeCalls,
         needed: Container[int] | None,
         distinct: bool,
     ):
-        self.leaf_name, self.needed, self.distinct = leaf_name, needed, distinct
+        self.leaf_name, self.calls, self.needed, self.distinct = leaf_name, calls, needed, distinct
         self.statements: list[Statement] = []
         self.leaves: dict[int, Expr] = {}
 
@@ -322,7 +339,7 @@ class _Unpacker:
         reached = access(node, expr, level, self.distinct)
         if reached is None:
             # The class keeps its children to itself: all of its leaves at once, in JAX's own order.
-            self._unpack_all(Call("jax.tree.leaves", [expr]), offset, count)
+            self._unpack_all(Call(self.calls.leaves, [expr]), offset, count)
             return
         for child_expr, child in filter(None, reached):
             self.walk(child, child_expr, offset)

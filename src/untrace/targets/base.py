@@ -15,6 +15,7 @@ from untrace.ir.types import Data
 from untrace.module.emit import Written
 from untrace.module.writer import ModuleWriter
 from untrace.prove.load import LoadedText, load_text
+from untrace.python.pytrees import TreeCalls
 
 T = TypeVar("T")
 OfLeaves = Callable[..., Sequence[Data]]
@@ -52,6 +53,12 @@ class Company:
     def text(self, load: Load, written: Written, of_leaves: Callable[[LoadedText], OfLeaves]) -> OfLeaves:
         """What a text computes of the leaves of all ranks. of_leaves: of a module the entry, from leaves to leaves."""
         return of_leaves(load(written.source, written.name, written.arrays))
+
+
+# JAX's own knows all classes of trees that a program may have. A text for another target that calls it is refused.
+TREE_CALLS = TreeCalls(
+    "jax", "jax.tree.leaves", "jax.tree.structure", "jax.tree.unflatten", "jax.tree_util.register_dataclass"
+)
 
 
 def _as_it_is(program: Program) -> None:

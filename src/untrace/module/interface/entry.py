@@ -110,7 +110,7 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
     if module.idiomatic:
         _bind_arguments(w, signature.arguments, function, unpacked_names(program))
     else:
-        statements, leaves = unpack_arguments(signature.arguments, _fresh(w), _used_inputs(function))
+        statements, leaves = unpack_arguments(signature.arguments, _fresh(w), module.tree_calls, _used_inputs(function))
         w.statements.extend(statements)
         w.names.update(zip(function.params, leaves, strict=True))
     if w.sizes is not None:
@@ -286,7 +286,7 @@ def _bind_arguments(
                 root.symbol.leaves = len(values)
         else:
             needed = frozenset(i - first for i in used)
-            statements, expressions = unpack_arguments([argument], _fresh(w), needed)
+            statements, expressions = unpack_arguments([argument], _fresh(w), w.module.tree_calls, needed)
             w.statements.extend(statements)
             w.names.update(zip(values, expressions, strict=True))
         first += len(values)
@@ -335,5 +335,6 @@ def _result(module: ModuleWriter, w: FunctionWriter, entry: PytreeEntry, program
     trees = KnownTrees(w) if module.idiomatic else None
     has_jax = not module.describes_types
     return rebuild(
-        entry.result, leaves, inputs, module.standalone, fresh, module.twins, trees, w.looked_up, has_jax=has_jax
-    )
+        entry.result, leaves, inputs, module.standalone, fresh, module.tree_calls, module.twins, trees, w.looked_up,
+        has_jax=has_jax,
+    )  # fmt: skip

@@ -27,7 +27,16 @@ from untrace.module.grouping.packed import whole_or
 from untrace.module.interface import stand_ins
 from untrace.module.interface.writing import Writer
 from untrace.module.known_trees import KnownTrees
-from untrace.python.pytrees import DICTS, Branches, branches, is_plain_identifier, key_source, string, subtrees
+from untrace.python.pytrees import (
+    DICTS,
+    Branches,
+    TreeCalls,
+    branches,
+    is_plain_identifier,
+    key_source,
+    string,
+    subtrees,
+)
 from untrace.python.statements import Assign, Statement
 from untrace.python.tree import Attribute, Call, Dict, Expr, Leaf, List, Name, Text, Tuple
 from untrace.python.values import Unwritable
@@ -57,6 +66,7 @@ def rebuild(
     inputs: Sequence[tuple[Expr, object]],
     standalone: bool,
     fresh: Callable[[str], str],
+    calls: TreeCalls,
     known: dict[object, Expr] | None = None,
     trees: KnownTrees | None = None,
     looked_up: dict[object, Name] | None = None,
@@ -72,9 +82,9 @@ def rebuild(
     gets the new ones; `looked_up` the same for variables of the function that hold a library's classes.
     `trees` says which trees have a name (`known_trees.KnownTrees`). `has_jax`: whether the module may ask JAX to put a class
     together; else it is a tree of that class with other parts. Raises UnsupportedPrimitiveError for a dict key that has no
-    source form and comes from no argument.
+    source form and comes from no argument. `calls`: how the text calls what does so.
     """
-    builder = _Builder(inputs, standalone, fresh, {} if known is None else known, trees)
+    builder = _Builder(inputs, standalone, fresh, calls, {} if known is None else known, trees)
     builder.looked_up = {} if looked_up is None else looked_up
     builder.readable, builder.has_jax = readable, has_jax
     node = builder.read(example)
@@ -98,8 +108,8 @@ def rebuilt(w: Writer, example: PyTree, leaves: Sequence[Expr], readable: bool =
     while root.outer is not None:
         root = root.outer
     made = rebuild(
-        example, leaves, (), w.module.standalone, fresh, w.module.twins, KnownTrees(w), root.looked_up, readable,
-        not w.module.describes_types,
+        example, leaves, (), w.module.standalone, fresh, w.module.tree_calls, w.module.twins, KnownTrees(w),
+        root.looked_up, readable, not w.module.describes_types,
     )  # fmt: skip
     root.statements.extend(made.statements)
     w.module.definitions.extend(made.definitions)
@@ -186,10 +196,12 @@ class _Builder:
         inputs: Sequence[tuple[Expr, PyTree]],
         standalone: bool,
         fresh: Callable[[str], str],
+        calls: TreeCalls,
         known: dict[object, Expr],
         trees: KnownTrees | None = None,
     ):
         self.trees = trees
+        self.calls = calls
         self.out = Rebuilt()
         self.standalone, self.fresh = standalone, fresh
         self.inputs = inputs
@@ -199,10 +211,10 @@ class _Builder:
         self._twins = known
         self.looked_up: dict[object, Name] = {}
         self.readable, self.has_jax = False, True
-        self.metadata = stand_ins.Metadata(self.out.modules, self._refer, self._write_tree, self._helper)
+        self.metadata = stand_ins.Metadata(self.out.modules, self._refer, self._write_tree, calls, self._helper)
         # The same writer, whose names and imports are thrown away: it answers whether something
         # can be written.
-        self._trial = stand_ins.Metadata(set(), self._could_refer, lambda example: Text("None"))
+        self._trial = stand_ins.Metadata(set(), self._could_refer, lambda example: Text("None"), calls)
 
     # ------------------------------------------------------------ reading
 
@@ -459,8 +471,8 @@ class _Builder:
         return None if like is None else self._unflattened(like, leaves)
 
     def _unflattened(self, like: Expr, leaves: Sequence[Expr]) -> Expr:
-        self.out.modules.add("jax")
-        return Call("jax.tree.unflatten", [Call("jax.tree.structure", [like]), List(list(leaves))])
+        self.out.modules.add(self.calls.module)
+        return Call(self.calls.unflatten, [Call(self.calls.structure, [like]), List(list(leaves))])
 
     def _replaced(self, node: _Node, leaves: Sequence[Expr]) -> Expr | None:
         """`state._replace(params=new_params)`, where an argument holds a named tuple like it and its parts are at hand."""
@@ -520,7 +532,7 @@ class _Builder:
             fields = List([string(field) for field, _, _ in node.keywords])
             self.out.definitions.append(Assign([name], Call("dataclasses.make_dataclass", [string(name), fields])))
             return Name(name)
-        statement, modules, helpers = stand_ins.twin_statement(name, node.value, node.inside, node.keywords)
+        statement, modules, helpers = stand_ins.twin_statement(name, node.value, node.inside, node.keywords, self.calls)
         for needed in helpers:
             self._helper(needed)
         self.out.modules |= modules

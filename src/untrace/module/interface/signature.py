@@ -17,7 +17,7 @@ from untrace import jax_compat
 from untrace.ir.types import PyTree
 from untrace.module.interface.checks import DoubleStar, Refuse, RefuseOthers
 from untrace.python import helpers
-from untrace.python.pytrees import Path, is_plain_identifier, leaf_paths, string, suggest_names, unpack
+from untrace.python.pytrees import Path, TreeCalls, is_plain_identifier, leaf_paths, string, suggest_names, unpack
 from untrace.python.statements import Def, Lines, Parameter, Return, Statement
 from untrace.python.tree import ATOM, UNARY, Binary, Call, Expr, List, Name, Star, Subscript, Text
 from untrace.python.values import Unwritable, Values
@@ -455,6 +455,7 @@ def _same_scalar(default: object, example: object) -> bool:
 def unpack_arguments(
     arguments: Sequence[Argument],
     fresh: Callable[[str], str],
+    calls: TreeCalls,
     needed: Container[int] | None = None,
 ) -> tuple[list[Statement], list[Expr]]:
     """(statements, leaf expressions) for all traced arguments, in the program's order of inputs.
@@ -472,6 +473,7 @@ def unpack_arguments(
             argument.example,
             argument.root,
             lambda i, first=first: fresh(names[first + i]),
+            calls,
             None if needed is None else _Shifted(needed, first),
         )
         statements += new

@@ -23,7 +23,7 @@ from untrace import jax_compat
 from untrace._trees import is_namedtuple
 from untrace.ir.types import PyTree
 from untrace.python.helpers import helper
-from untrace.python.pytrees import Branches, branches, is_plain_identifier, string
+from untrace.python.pytrees import Branches, TreeCalls, branches, is_plain_identifier, string
 from untrace.python.statements import Assign, Statement, docstring_lines
 from untrace.python.tree import Attribute, Call, Expr, List, Text, Tuple
 from untrace.python.values import Unwritable, Values
@@ -46,53 +46,6 @@ def _loaded(module, path, otherwise):
         if not set(getattr(otherwise, fields, ())) <= set(getattr(found, fields, ())):
             found = None
     return otherwise if found is None else found
-
-
-@helper("jax")
-def _node(cls, metadata, children):
-    """A pytree node of class `cls` with these children, made as `jax.tree.unflatten` makes it."""
-    leaves = [jax.tree.structure(0)] * len(children)
-    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, (cls, metadata), leaves)
-    return jax.tree.unflatten(tree, children)
-
-
-@helper("jax")
-def _like(node, children):
-    """A pytree node with the class and metadata of `node`, and other children."""
-    tree = jax.tree.structure(node, is_leaf=lambda other: other is not node)
-    return jax.tree.unflatten(tree, children)
-
-
-@helper("jax")
-def _twin(name, keys):
-    """A pytree class called `name` with children under `keys`, for one that is not loaded."""
-
-    class Twin:
-        def __init__(self, metadata, children):
-            self.metadata, self.children = metadata, tuple(children)
-
-        def __getitem__(self, key):
-            return dict(zip(keys, self.children, strict=True))[key]
-
-        def __getattr__(self, key):
-            if key in keys:
-                return self[key]
-            raise AttributeError(f"{name} has no attribute {key!r}")
-
-        def __repr__(self):
-            inside = [f"{key}={self[key]!r}" for key in keys]
-            return f"{name}({', '.join(inside)})"
-
-    def flatten(node):
-        return list(zip(map(entry, keys), node.children, strict=True)), node.metadata
-
-    def entry(key):
-        kind = jax.tree_util.GetAttrKey if isinstance(key, str) else jax.tree_util.FlattenedIndexKey
-        return kind(key)
-
-    Twin.__name__ = Twin.__qualname__ = name
-    jax.tree_util.register_pytree_with_keys(Twin, flatten, Twin)
-    return Twin
 
 
 # ---------------------------------------------------------------- where an object can be found
@@ -177,7 +130,8 @@ class Metadata(Values):
 
     `refer(value, otherwise)` gives an object of a library, or `otherwise` where that is not
     loaded; it raises Unwritable for an object that no module has. `tree(example)` writes a pytree,
-    for metadata that holds treedefs. `need(name)` says that the module needs a helper.
+    for metadata that holds treedefs, of which `calls` says how they are made. `need(name)` says that
+    the module needs a helper.
     """
 
     def __init__(
@@ -185,10 +139,11 @@ class Metadata(Values):
         modules: set[str],
         refer: Callable[[object, type | None], Expr],
         tree: Callable[[object], Expr],
+        calls: TreeCalls,
         need: Callable[[str], object] = lambda name: None,
     ):
         super().__init__(modules)
-        self.refer, self.tree, self.need = refer, tree, need
+        self.refer, self.tree, self.calls, self.need = refer, tree, calls, need
 
     def source(self, value: object) -> Expr:
         if type(value) is str:
@@ -201,9 +156,9 @@ class Metadata(Values):
             if found is not None:
                 return found
         if isinstance(value, jax.tree_util.PyTreeDef):
-            self.modules.add("jax")
+            self.modules.add(self.calls.module)
             example = jax.tree.unflatten(value, [0] * value.num_leaves)
-            return Call("jax.tree.structure", [self.tree(example)])
+            return Call(self.calls.structure, [self.tree(example)])
         if isinstance(value, enum.Enum):
             return self._enum(value)
         if isinstance(value, np.dtype):
@@ -321,23 +276,22 @@ def constructor_keywords(node: PyTree, level: Branches, registered: bool = False
 
 def _is_field_name(name: object) -> TypeGuard[str]:
     """Whether a twin can have this field: `__x` is mangled, `typing = ...` hides the module."""
-    return is_plain_identifier(name) and not name.startswith("__") and name not in _USED_IN_TWINS
-
-
-_USED_IN_TWINS = frozenset(("typing", "dataclasses", "jax"))
+    if not is_plain_identifier(name) or name.startswith("__"):
+        return False
+    return name not in ("typing", "dataclasses") and not jax_compat.is_of_jax(name)
 
 
 # ---------------------------------------------------------------- twin classes
 
 
 def twin_statement(
-    name: str, node: object, level: Branches, keywords: Keywords | None
+    name: str, node: object, level: Branches, keywords: Keywords | None, calls: TreeCalls
 ) -> tuple[Statement, set[str], list[str]]:
     """(the definition of the twin of `type(node)`, the modules it needs, the helpers it needs).
 
     `name` is safe and free. `keywords` is `constructor_keywords(node, level)`: with it the twin
     is a NamedTuple or a dataclass, without it a class that holds metadata and children as the
-    registration had them.
+    registration had them. `calls`: how the text registers a class.
     """
     cls = type(node)
     if keywords is not None and is_namedtuple(node):
@@ -347,28 +301,28 @@ def twin_statement(
             items = List([string(field) for field in fields])
             call = Call("collections.namedtuple", [string(name), items], [("rename", Text("True"))])
             return Assign([name], call), {"collections"}, []
-        return TwinClass(name, cls, fields, ()), {"typing"}, []
+        return TwinClass(name, cls, fields, (), calls), {"typing"}, []
     if keywords is not None:
         children = [k for k, i, _ in sorted(keywords, key=lambda k: -1 if k[1] is None else k[1])]
         static = [k for k, i, _ in keywords if i is None]
         fields = [k for k in children if k not in static]
-        return TwinClass(name, cls, fields, static), {"typing", "dataclasses", "jax"}, []
+        return TwinClass(name, cls, fields, static, calls), {"typing", "dataclasses", calls.module}, []
     keys = []
     for index, key in enumerate(level.keys):
         word = getattr(key, "name", getattr(key, "key", getattr(key, "idx", index)))
         keys.append(string(word) if isinstance(word, str) else Text(str(index)))
     if len({key.flat() for key in keys}) != len(keys):
         keys = [Text(str(index)) for index in range(len(keys))]
-    return Assign([name], Call("_twin", [string(name), Tuple(keys)])), {"jax"}, ["_twin"]
+    return Assign([name], Call("_twin", [string(name), Tuple(keys)])), set(), ["_twin"]
 
 
 class TwinClass(Statement):
     """`class Name(typing.NamedTuple)`, or a dataclass with `fields` and then `static` ones."""
 
-    __slots__ = ("name", "fields", "static", "_cls")
+    __slots__ = ("name", "fields", "static", "_cls", "_calls")
 
-    def __init__(self, name: str, cls: type, fields: Sequence[str], static: Sequence[str]):
-        self.name, self.fields, self.static, self._cls = name, fields, static, cls
+    def __init__(self, name: str, cls: type, fields: Sequence[str], static: Sequence[str], calls: TreeCalls):
+        self.name, self.fields, self.static, self._cls, self._calls = name, fields, static, cls, calls
         self.origin = None
 
     def lines(self, indent: str) -> Iterator[str]:
@@ -378,7 +332,7 @@ class TwinClass(Statement):
             yield f"{indent}class {self.name}(typing.NamedTuple):"
         else:
             frozen = self._cls.__dataclass_params__.frozen
-            yield f"{indent}@jax.tree_util.register_dataclass"
+            yield f"{indent}@{self._calls.node_class}"
             yield f"{indent}@dataclasses.dataclass{'(frozen=True)' if frozen else ''}"
             yield f"{indent}class {self.name}:"
         place = place_of(self._cls)

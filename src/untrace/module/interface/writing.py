@@ -21,6 +21,7 @@ from untrace.module.loops.of_calls import Turns, Uses
 from untrace.module.sizes import Sizes
 from untrace.provenance.frames import Frame
 from untrace.python.names import Scope
+from untrace.python.pytrees import TreeCalls
 from untrace.python.statements import Def, Statement
 from untrace.python.tree import Call, Expr, Name
 
@@ -30,7 +31,10 @@ class Contents(ConstantWriter):
 
     `forced`: jaxpr equations that must be written as a `bind` (their rule was tried and taken back).
     `idiomatic`: values without a name of their own stand inside the expression that uses them.
+    `tree_calls`: how the text calls what puts trees together.
     """
+
+    tree_calls: TreeCalls
 
     def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__()

@@ -21,6 +21,7 @@ from untrace.python import helpers
 from untrace.python.names import Scope
 from untrace.python.statements import Assign
 from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Slice, Symbol, Text, Tuple
+from untrace.targets.base import TREE_CALLS
 from untrace.targets.eager.rules.parts import is_float
 
 
@@ -32,6 +33,7 @@ class EagerModule(ModuleWriter):
 
     target: ClassVar[str]
     claimed: ClassVar[Sequence[str]]
+    tree_calls = TREE_CALLS
 
     def __init__(self, forced: frozenset[JaxprEqn] = frozenset(), standalone: bool = False, idiomatic: bool = False):
         super().__init__(forced, standalone, idiomatic)

@@ -152,6 +152,53 @@ def _call(primitive, function, *args):
     return primitive.bind(*args, subfuns=(jax.extend.linear_util.wrap_init(flat, debug_info=info),))
 
 
+@helper("jax")
+def _node(cls, metadata, children):
+    """A pytree node of class `cls` with these children, made as `jax.tree.unflatten` makes it."""
+    leaves = [jax.tree.structure(0)] * len(children)
+    tree = jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, (cls, metadata), leaves)
+    return jax.tree.unflatten(tree, children)
+
+
+@helper("jax")
+def _like(node, children):
+    """A pytree node with the class and metadata of `node`, and other children."""
+    tree = jax.tree.structure(node, is_leaf=lambda other: other is not node)
+    return jax.tree.unflatten(tree, children)
+
+
+@helper("jax")
+def _twin(name, keys):
+    """A pytree class called `name` with children under `keys`, for one that is not loaded."""
+
+    class Twin:
+        def __init__(self, metadata, children):
+            self.metadata, self.children = metadata, tuple(children)
+
+        def __getitem__(self, key):
+            return dict(zip(keys, self.children, strict=True))[key]
+
+        def __getattr__(self, key):
+            if key in keys:
+                return self[key]
+            raise AttributeError(f"{name} has no attribute {key!r}")
+
+        def __repr__(self):
+            inside = [f"{key}={self[key]!r}" for key in keys]
+            return f"{name}({', '.join(inside)})"
+
+    def flatten(node):
+        return list(zip(map(entry, keys), node.children, strict=True)), node.metadata
+
+    def entry(key):
+        kind = jax.tree_util.GetAttrKey if isinstance(key, str) else jax.tree_util.FlattenedIndexKey
+        return kind(key)
+
+    Twin.__name__ = Twin.__qualname__ = name
+    jax.tree_util.register_pytree_with_keys(Twin, flatten, Twin)
+    return Twin
+
+
 helper("jax", "jnp", "lax")(batched._unvmap)
 helper("jax", "jnp", "lax")(batched._select_if_batched)
 helper("jax", "jnp")(batched._true_unless_batched)

@@ -22,6 +22,7 @@ from untrace.python.names import Scope
 from untrace.python.statements import Statement
 from untrace.python.tree import Attribute, Call, Expr, Name, Text, Tuple, quoted
 from untrace.python.values import Unwritable
+from untrace.targets.base import TREE_CALLS
 from untrace.targets.jax import check_errors, guard, library, loop_as_scan, rules, runtime, tree_maps  # noqa: F401  (registers)
 from untrace.targets.jax.rules.table import JAX
 
@@ -35,6 +36,7 @@ class JaxModule(ModuleWriter):
     rules = JAX
     namespace = "jnp"
     operations = "lax"
+    tree_calls = TREE_CALLS
 
     def _write_constant(
         self, value: object, aval: object, base: str, said: SaidArray | SaidComputed | None = None

@@ -325,7 +325,7 @@ def _with_trees(
     parameters = [inner.scope.fresh(hint) for hint in hints]
     leaves: list[Expr] = []
     for parameter, example in zip(parameters, arguments, strict=True):
-        bind, found = unpack(example, Name(parameter), lambda _: inner.scope.fresh("leaf"))
+        bind, found = unpack(example, Name(parameter), lambda _: inner.scope.fresh("leaf"), w.module.tree_calls)
         inner.statements.extend(bind)
         leaves.extend(found)
     if any("jax.tree." in line for s in inner.statements for line in s.lines("")):
