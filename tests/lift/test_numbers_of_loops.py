@@ -101,3 +101,58 @@ def test_calls_with_several_numbers_have_no_name_in_common():
 
 def test_a_function_that_calls_itself_comes_to_an_end():
     assert "jnp.tanh(" in text_of(of_itself)
+
+
+class Model(NamedTuple):
+    width: int = 12
+    heads: int = 3
+
+    @property
+    def head_width(self):
+        return self.width // self.heads
+
+
+class Cloud(NamedTuple):
+    particles: jax.Array
+    weights: jax.Array
+
+    @property
+    def count(self):
+        """How many there are."""
+        return self.particles.shape[0]
+
+    @property
+    def rate(self):
+        return self.particles.shape[0] / 4
+
+
+MODEL, COUNT = Model(), 16
+
+
+def in_heads(x):
+    return x.reshape(-1, MODEL.heads, MODEL.head_width) / jnp.sqrt(MODEL.head_width)
+
+
+def thinned(cloud, level):
+    place = jnp.searchsorted(jnp.cumsum(cloud.weights), level)
+    return cloud.particles[jnp.minimum(place, cloud.count - 1)] * cloud.rate / cloud.particles.shape[0]
+
+
+def scaled(params, x):
+    return x @ params["w"] / jnp.sqrt(params["w"].shape[0])
+
+
+def drawn(key, x):
+    cloud = Cloud(jax.random.normal(key, (COUNT,)), jnp.full((COUNT,), 1 / COUNT))
+    return thinned(cloud, x[0]), scaled({"w": cloud.particles[:, None]}, cloud.weights) + x
+
+
+def test_sizes_of_parts_and_what_properties_give_are_said():
+    d = untrace.decompile(in_heads)(jnp.ones((2, 12)))
+    assert "x.reshape(-1, MODEL_HEADS, MODEL_WIDTH // MODEL_HEADS)" in d.source, d.source
+    assert "jnp.sqrt(MODEL_WIDTH // MODEL_HEADS)" in d.source, d.source
+    d = untrace.decompile(drawn)(jax.random.key(0), jnp.arange(5.0))
+    assert "cloud.particles.shape[0] - 1)" in d.source and "cloud.particles.shape[0] / 4" in d.source, d.source
+    body = d.source.split("\n\n\ndef _")[0].split("\n\n\n", 1)[1]
+    assert "15" not in body and "4.0" not in body, d.source
+    assert d.proof.at_least("hlo")

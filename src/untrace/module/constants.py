@@ -179,16 +179,16 @@ class ConstantWriter:
         return found
 
     def said(
-        self, node: Rows, numbers: Mapping[str, Given], variables: Mapping[str, str] = MappingProxyType({})
+        self, node: Rows, numbers: Mapping[str, Given], variables: Mapping[str, Expr] = MappingProxyType({})
     ) -> Expr:
         """An expression of the author's of numbers, or a list of such; the module has those by their names then. variables: what
-        variables of his are called in the text."""
+        stands in the text for variables of his."""
         if isinstance(node, list):
             return List([self.said(part, numbers) for part in node])
 
         def named(name: str) -> Expr:
             is_variable = name in variables and name not in numbers
-            return Name(variables[name]) if is_variable else self._said_name(name, numbers, self.namespace)
+            return variables[name] if is_variable else self._said_name(name, numbers, self.namespace)
 
         return of_source(node, named)
 

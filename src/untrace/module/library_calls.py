@@ -20,7 +20,21 @@ from untrace.module.constants import ConstantWriter
 from untrace.module.interface.writing import Writer
 from untrace.module.sizes import joined
 from untrace.provenance.sites import Site, is_in_loop
-from untrace.python.tree import UNARY, Attribute, Binary, Call, Expr, List, Name, Slice, Subscript, Text, Tuple, Unary
+from untrace.python.tree import (
+    UNARY,
+    Attribute,
+    Binary,
+    Call,
+    Expr,
+    Leaf,
+    List,
+    Name,
+    Slice,
+    Subscript,
+    Text,
+    Tuple,
+    Unary,
+)
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -29,6 +43,7 @@ _BINARY = {
 }  # fmt: skip
 _OF_PYTHON = re.compile(r"-?[\d.]|(?:float|complex)\(|-?\w+\.(?:inf|nan)$")
 _NUMBER = re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?")
+_WORD = re.compile(r"\w+")
 _UNARY = {"neg": "-", "invert": "~"}
 
 
@@ -263,7 +278,7 @@ def _said(
     place: tuple[int, int] = (0, 0),
     called: str = "",
     is_any: bool = False,
-) -> tuple[SaidNumber, Shapes | None, Mapping[str, str]] | None:
+) -> tuple[SaidNumber, Shapes | None, Mapping[str, Expr]] | None:
     """The same, before anything of it is written. is_any: whether sizes that follow the inputs may be read off variables."""
     site = None if equation.origin is None else w.module.provenance.site(equation.origin)
     avals = [a.aval for a in (*equation.inputs, *equation.outputs) if a is not None]
@@ -275,34 +290,41 @@ def _said(
     return None if said is None else (said, shapes, variables)
 
 
-def _shapes(w: Writer, site: Site, is_any: bool = False) -> tuple[Shapes | None, Mapping[str, str]]:
-    """The shapes of the author's variables that stand in the text by now; the mapping gets what those are called that are asked
-    for."""
-    called: dict[str, str] = {}
+def _shapes(w: Writer, site: Site, is_any: bool = False) -> tuple[Shapes | None, Mapping[str, Expr]]:
+    """The shapes of the author's variables, and of parts of them, that stand in the text by now; the mapping gets those that are
+    asked for, by their text."""
+    called: dict[str, Expr] = {}
     if w.sizes is None:
         return None, called
     following = () if is_any else w.sizes.variable
 
     def shape_of(name: str) -> tuple[Sequence[int | None], str] | None:
         known = w.sized if is_in_loop(site.frames[-1:]) else w.names  # what a turn made, the turn before has not
-        for array in (v for v in reversed([*known]) if v.hint == name):
-            if type(variable := w.names.get(array)) is Name:
-                called[variable.id] = variable.id
-                return [None if n in following else n for n in getattr(array.aval, "shape", ())], variable.id
+        *whole, last = _WORD.findall(name)  # a part of a tree may have come as a parameter of its own
+        for array in reversed([*known]):
+            variable = w.names.get(array)
+            if type(variable) is Leaf:
+                is_it = bool(whole) and variable.flat().replace('"', "'") == name
+            else:
+                is_it = type(variable) is Name and array.hint == last
+            if is_it and variable is not None:
+                word = variable.flat()
+                called[word] = Name(word) if type(variable) is Name else variable
+                return [None if n in following else n for n in getattr(array.aval, "shape", ())], word
         return None
 
     return Shapes(len(site.frames), "vmap()" in site.scopes, shape_of, None if is_any else {}), called
 
 
-def _in_words(w: Writer, said: SaidNumber, shapes: Shapes | None, variables: Mapping[str, str]) -> Expr:
+def _in_words(w: Writer, said: SaidNumber, shapes: Shapes | None, variables: Mapping[str, Expr]) -> Expr:
     """An expression of the author's; the names that he gives sizes get their statements, once."""
     written, numbers = said
-    named: dict[str, str] = {}
+    named: dict[str, Expr] = {}
     for name in dict.fromkeys(n.id for n in ast.walk(written) if isinstance(n, ast.Name)):
         made = None if shapes is None or name in numbers else (shapes.named or {}).get(name)
         if made is not None and w.sizes is not None:
             made = _in_words(w, (made, numbers), shapes, variables)
-            named[name] = w.sizes.bound(name, made).id
+            named[name] = Name(w.sizes.bound(name, made).id)
     return w.module.said(written, numbers, {**variables, **named})
 
 

@@ -51,8 +51,8 @@ class Turn(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """The shapes of the arrays that variables are, in the function of so many frames, and what they are called in its text; of a
-    variable that is none there, None, as of a size that follows the inputs. `named`: gets the sizes that have names of the author's
+    """The shapes of the arrays that variables, or parts of them, are, in the function of so many frames, and what they are called
+    in its text; of what is none there, None, as of a size that follows the inputs. `named`: gets the sizes that have names of the author's
     there, by these; None where such are to be said as what they are."""
 
     depth: int
@@ -66,6 +66,16 @@ class Shapes(NamedTuple):
             isinstance(n, ast.Attribute) and n.attr == "shape" or isinstance(n, ast.Name) and n.id in (self.named or ())
             for n in ast.walk(written)
         )
+
+
+def root_of(node: ast.expr) -> str | None:
+    """The variable that a part of it stands in: `params` of `params["kernel"]`; None of an expression that is no such way."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=whole) | ast.Subscript(value=whole, slice=ast.Constant()):
+            return root_of(whole)
+    return None
 
 
 class NumberReader:
@@ -142,8 +152,8 @@ class NumberReader:
                 if isinstance(op, ast.Pow) and (abs(right) > LARGEST_POWER or left < 0):
                     raise NoNumber
                 return ARITHMETIC[type(op)](left, right), _operation(node, one, other)
-            case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=index):
-                return self._size(name, index, scope)
+            case ast.Subscript(value=ast.Attribute(value=array, attr="shape"), slice=index) if root_of(array) is not None:
+                return self._size(array, index, scope)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
             case ast.Subscript(value=listed, slice=index):
@@ -153,7 +163,7 @@ class NumberReader:
                     with contextlib.suppress(NoNumber):
                         values, listed = self.elements(args[0], scope)
                         return len(values), ast.Call(node.func, [listed], [])
-                    return self._size(args[0].id, ast.Constant(0), scope)
+                    return self._size(args[0], ast.Constant(0), scope)
                 return self._guessed()
             case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=called), args=[part], keywords=[]) if (
                 called in _FUNCTIONS and scope.is_module(module, ("math", "numpy"))
@@ -192,12 +202,17 @@ class NumberReader:
         raise NoNumber
 
     def _of_settings(self, node: ast.Attribute | ast.Subscript, scope: Scope) -> tuple[Numbers, ast.expr]:
-        """`CONFIG.rate` and `CONFIG["rate"]`, of an object that only holds values, as `CONFIG_RATE`."""
-        found, name = scope.held(node)
-        made, plain = scope.made(node), _plain(found)
-        return self._named(
-            name, found, scope, None if made is None or plain is None else _given_as(made[0], plain, found, made[1])
-        )
+        """`CONFIG.rate` and `CONFIG["rate"]`, of an object that only holds values, as `CONFIG_RATE`; what a property gives."""
+        given = scope.property_of(node) if isinstance(node, ast.Attribute) else None
+        try:
+            found, name = scope.held(node)
+            made, plain = scope.made(node), _plain(found)
+            said = None if made is None or plain is None else _given_as(made[0], plain, found, made[1])
+            return self._named(name, found, scope, said)
+        except NoNumber:
+            if given is None:
+                raise
+        return self.value(given, scope)
 
     def _named(self, name: str, found: object, scope: Scope, given: Given | None = None) -> tuple[Numbers, ast.expr]:
         """A number, or a list of them, that has no name of the module, by one that is made for it."""
@@ -345,10 +360,11 @@ class NumberReader:
             raise NoNumber
         return found, written
 
-    def _size(self, name: str, index: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
-        """`x.shape[-1]`, of an array that the text has."""
+    def _size(self, array: ast.expr, index: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
+        """`x.shape[-1]`, `state.x.shape[0]`, of an array that the text has."""
         is_there = self.shapes is not None and len(scope.frames) == self.shapes.depth and not scope.is_around
-        if self.shapes is not None and is_there and not scope.has_global(name):
+        if self.shapes is not None and is_there and not scope.has_global(root_of(array) or ""):
+            name = ast.unparse(array)
             shape, word = self.shapes.of(name) or ((), name)
             with contextlib.suppress(ValueError):
                 place = ast.literal_eval(index)

@@ -4,12 +4,13 @@ name of a function is given."""
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from untrace.ir.said import Number
 from untrace.provenance import syntax
@@ -74,6 +75,20 @@ class Scope:
             return self.outwards(places[-1])
         places = [place for place, frame in enumerate(self.around, 1) if code in frame.code.co_consts]
         return Scope.of(self.around[: places[-1]], is_around=True) if places else None
+
+    def property_of(self, node: ast.Attribute) -> ast.expr | None:
+        """What a property gives that one class of the module has by this name, of the object that it is asked of; None where it
+        is no such one, or more than one expression."""
+        of_classes = [vars(k).get(node.attr) for k in self.values.values() if isinstance(k, type)]
+        getters = [p.fget for p in of_classes if isinstance(p, property)]
+        getters += [p.func for p in of_classes if isinstance(p, functools.cached_property)]
+        code = getattr(getters[0], "__code__", None) if len(getters) == 1 else None
+        definition = syntax.definition(code) if isinstance(code, CodeType) else None
+        match definition:
+            case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=own)]), body=[*told, ast.Return(value=ast.expr() as given)]):
+                is_all = len(told) <= 1 and all(isinstance(n, ast.Expr) for n in told)  # but its docstring
+                return _with(given, own, node.value) if is_all else None
+        return None
 
     def _stores(self, name: str) -> bool:
         """Whether the innermost function gives a name a value, or may do so."""
@@ -231,6 +246,16 @@ class Scope:
         if given is None:
             raise NoNumber
         return given
+
+
+def _with(node: ast.expr, name: str, other: ast.expr) -> ast.expr:
+    """An expression with another one in the place of a name."""
+
+    class Replaced(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return other if node.id == name else node
+
+    return Replaced().visit(copy.deepcopy(node))
 
 
 @functools.lru_cache(maxsize=512)

@@ -154,7 +154,7 @@ class Head:
     def _said(self, values: Values) -> Expr:
         found = self.numbers.said[values] if self.numbers is not None else None
         assert found is not None  # else there is no loop
-        return self.roller.module.said(*found, self.variables)
+        return self.roller.module.said(*found, {name: Name(word) for name, word in self.variables.items()})
 
     def _indexed(self, element: Element) -> Expr:
         root = Leaf(element.root, element.above) if element.above else element.root
