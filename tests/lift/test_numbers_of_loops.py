@@ -149,8 +149,8 @@ def drawn(key, x):
 
 def test_sizes_of_parts_and_what_properties_give_are_said():
     d = untrace.decompile(in_heads)(jnp.ones((2, 12)))
-    assert "x.reshape(-1, MODEL_HEADS, MODEL_WIDTH // MODEL_HEADS)" in d.source, d.source
-    assert "jnp.sqrt(MODEL_WIDTH // MODEL_HEADS)" in d.source, d.source
+    assert "x.reshape(-1, MODEL_HEADS, MODEL_HEAD_WIDTH)" in d.source, d.source
+    assert "jnp.sqrt(MODEL_HEAD_WIDTH)" in d.source, d.source
     d = untrace.decompile(drawn)(jax.random.key(0), jnp.arange(5.0))
     assert "cloud.particles.shape[0] - 1)" in d.source and "cloud.particles.shape[0] / 4" in d.source, d.source
     body = d.source.split("\n\n\ndef _")[0].split("\n\n\n", 1)[1]

@@ -210,8 +210,13 @@ class NumberReader:
             said = None if made is None or plain is None else _given_as(made[0], plain, found, made[1])
             return self._named(name, found, scope, said)
         except NoNumber:
-            if given is None:
+            if given is None or not isinstance(node, ast.Attribute):
                 raise
+        of: dict[str, Given] = {}
+        with contextlib.suppress(*NOTHING):  # of a config it is a number of its own: `CONFIG_DX = CONFIG_LENGTH / CONFIG_N`
+            _, owner = scope.held(node.value)
+            value, written = NumberReader(of).value(given, scope)
+            return self._named(f"{owner}_{node.attr}", value, scope, Given(value, written, of))
         return self.value(given, scope)
 
     def _named(self, name: str, found: object, scope: Scope, given: Given | None = None) -> tuple[Numbers, ast.expr]:
