@@ -78,11 +78,14 @@ _REPLACING = threading.RLock()
 
 @contextlib.contextmanager
 def replaced(module: Any, **functions: Callable[..., Any]) -> Iterator[None]:
-    """Inside, those functions of a module are others for this thread; those that it does not have stay missing."""
-    me = threading.get_ident()
+    """Inside, those functions of a module are others for this thread; those that it does not have stay missing.
+
+    What another thread takes out of the module meanwhile is the module's own function again afterwards, for every thread.
+    """
+    inside: int | None = threading.get_ident()
 
     def dispatch(before: Any, function: Any) -> Any:
-        return lambda *args, **kwargs: (function if threading.get_ident() == me else before)(*args, **kwargs)
+        return lambda *args, **kwargs: (function if threading.get_ident() == inside else before)(*args, **kwargs)
 
     with _REPLACING:
         before = {name: getattr(module, name) for name in functions if hasattr(module, name)}
@@ -91,6 +94,7 @@ def replaced(module: Any, **functions: Callable[..., Any]) -> Iterator[None]:
         try:
             yield
         finally:
+            inside = None
             for name, value in before.items():
                 setattr(module, name, value)
 
