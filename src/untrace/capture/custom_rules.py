@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from untrace import jax_compat
 from untrace.capture.calls.differentiated import Asked, called_derivatives
 from untrace.capture.calls.unfolding import gives_back
-from untrace.capture.calls.vmaps import file_of_called, folded, noted_vmaps
+from untrace.capture.calls.vmaps import folded, noted_vmaps
 from untrace.ir.nodes import Function
 from untrace.ir.structured import CustomRule, JvpRule, VjpRule
 from untrace.jaxprs.expand.expand import Expander
-from untrace.provenance.whose import file_kind
+from untrace.provenance.whose import kind_of_called
 
 
 class Importer(Protocol):
@@ -128,7 +128,7 @@ def custom_vjp_call(importer: Importer, eqn: Any) -> CustomRule:
 
 def _is_authors(rule: Any) -> bool:
     """Whether the author wrote a rule, and no library."""
-    return file_kind(file_of_called(jax_compat.function_of_rule(rule))) == "user"
+    return kind_of_called(jax_compat.function_of_rule(rule)) == "user"
 
 
 def _with_calls(

@@ -137,7 +137,7 @@ def _wrapped_inside(function: Any, depth: int = 0) -> Any:
     """The `WrappedFun` that a closure of JAX's own holds, through closures of closures; None where there is none."""
     from jax._src import linear_util as lu
 
-    if depth > 3 or not getattr(function, "__module__", "").startswith("jax._src."):
+    if depth > 3 or not str(getattr(function, "__module__", "")).startswith("jax._src."):
         return None
     for cell in getattr(function, "__closure__", None) or ():
         try:

@@ -141,7 +141,7 @@ def prove_text(
         detail = f"{count} equation{'' if count == 1 else 's'}"
         return Outcome(module, Proof("jaxpr", detail, notes))
     # The text comes back as what the original was expanded to; the original itself has primitives of its library.
-    why = "same jaxpr but for library primitives, which were expanded"
+    why = "same jaxpr but for primitives and rules of libraries, which were expanded"
     return Outcome(module, weaker(module, written, captured, why))
 
 

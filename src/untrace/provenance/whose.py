@@ -8,6 +8,7 @@ import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from types import CodeType
+from typing import Any
 
 from untrace import jax_compat
 
@@ -108,3 +109,10 @@ def file_kind(file: str) -> str:
     if file.startswith(_STDLIB):
         return "cut"
     return "user"
+
+
+def kind_of_called(function: Any) -> str:
+    """Whose the code of a function is, or of an object that is called (`file_kind`)."""
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return file_kind(getattr(code, "co_filename", ""))

@@ -35,12 +35,12 @@ from untrace.capture.calls.derivative_calls import (
 )
 from untrace.capture.calls.under_derivatives import bound
 from untrace.capture.calls.unfolding import later_of
-from untrace.capture.calls.vmaps import ENTRY, as_function, file_of_called, is_reached, name_of_called
+from untrace.capture.calls.vmaps import ENTRY, as_function, is_reached, name_of_called
 from untrace.ir.signatures import Derivative, DerivativeSignature
 from untrace.jaxprs.expand.expand import Expander
 from untrace.provenance import syntax
 from untrace.provenance.sites import Provenance
-from untrace.provenance.whose import file_kind
+from untrace.provenance.whose import file_kind, kind_of_called
 
 _PLAIN = (dict, list, tuple, type(None))
 _ROOT = re.compile(r"\w*")
@@ -115,7 +115,7 @@ def _replaced(call: jax_compat.DerivativeCall, classes: Collection[type]) -> jax
     with jax_compat.tracing_inside_mesh(avals):
         closed, out = jax.make_jaxpr(function, return_shape=True)(*types[0], **types[1])
     plain = closed
-    if call.by_jax or file_kind(file_of_called(call.function)) == "library":
+    if call.by_jax or kind_of_called(call.function) == "library":
         closed = _in_the_authors_words(closed, types, call.by_jax)
     # Arrays that it closes over as well: inside a loop JAX hands them to the loop.
     body, traced = jax_compat.constants_as_inputs(closed)
@@ -278,7 +278,7 @@ def _within(function: Any) -> Any:
         if any(function is other for other in seen):
             continue
         seen.append(function)
-        if file_kind(file_of_called(function)) in ("user", "library"):
+        if kind_of_called(function) in ("user", "library"):
             return function
         with contextlib.suppress(ValueError):  # of a cell that is empty yet
             waiting += [

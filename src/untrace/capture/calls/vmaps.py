@@ -34,7 +34,7 @@ from untrace.ir.signatures import MapSignature
 from untrace.jaxprs.equal.compare import count_equations
 from untrace.jaxprs.equal.values import same_constant
 from untrace.jaxprs.expand.expand import OURS, Expander
-from untrace.provenance.whose import file_kind
+from untrace.provenance.whose import file_kind, kind_of_called
 
 # The file whose code calls what the user handed over.
 ENTRY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "function.py")
@@ -119,7 +119,7 @@ def _noted(call: jax_compat.MappedCall, inside: bool) -> VmapCall | None:
         return None
     function = _unwrapped(call.function)
     is_entry = call.caller == ENTRY
-    if not is_entry and "library" in (file_kind(call.caller), file_kind(file_of_called(function))):
+    if not is_entry and "library" in (file_kind(call.caller), kind_of_called(function)):
         given = [x for x in (*args, *kwargs.values()) if x is not None]
         # What a library puts around the author's values says nothing to a reader, nor do small parts of it; but a derivative
         # in it can only stay a call where the function does.
@@ -223,13 +223,6 @@ def _unwrapped(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.unwrap(function)
-
-
-def file_of_called(function: Any) -> str:
-    """The file with the code of a function or of an object that is called."""
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return getattr(code, "co_filename", "")
 
 
 def name_of_called(function: Any) -> str:

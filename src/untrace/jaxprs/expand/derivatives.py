@@ -27,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
-from untrace.jaxprs.expand.expansion import Expansion
+from untrace.jaxprs.expand.expansion import Expansion, spliced
 from untrace.jaxprs.expand.linear_solve import linear_solve_of
+from untrace.provenance.whose import kind_of_called
 
 
 @dataclass
@@ -56,6 +57,7 @@ class LibraryRules:
     expander: Expansion
     plain: Expansion  # expands without custom rules: for comparing, and inside a transpose
     _entries: list[_Entry] = field(default_factory=list)
+    _derived: dict[Any, bool] = field(default_factory=dict)
 
     def function_for(
         self, eqn: Any, implementation: Any, linear: Sequence[bool] = ()
@@ -93,6 +95,57 @@ class LibraryRules:
 
         entry.result = self._custom(entry, primal), "with its own derivative rule"
         return entry.result
+
+    def is_derived(self, eqn: Any) -> bool:
+        """Whether an equation calls a `custom_jvp` function of a library with the rule that JAX derives by itself.
+
+        So has what a library wraps its functions in to check their operands, or to refuse reverse mode of something else.
+        """
+        if eqn.primitive.name != "custom_jvp_call" or eqn.params["num_consts"] or eqn.effects:
+            return False
+        if kind_of_called(jax_compat.function_of_rule(eqn.params["jvp_jaxpr_fun"])) != "library":
+            return False
+        key = jax_compat.rule_key(eqn, eqn.params["jvp_jaxpr_fun"])
+        if key not in self._derived:
+            self._derived[key] = False  # for rules that call each other
+            self._derived[key] = self._has_derived_rule(eqn, key)
+        return self._derived[key]
+
+    def _has_derived_rule(self, eqn: Any, key: Any) -> bool:
+        function = eqn.params["call_jaxpr"]
+        if _has_loops(function):
+            return False
+        moved = [jax_compat.has_tangent(v.aval) for v in eqn.invars]
+        try:
+            rule, zeros, taken = jax_compat.custom_jvp_rule(eqn)
+        except Exception:  # a library's way to refuse a transformation
+            return False
+        kept = [jax_compat.has_tangent(v.aval) for v in eqn.outvars]
+        if any(m and not t for m, t in zip(moved, taken, strict=True)) or kept != [not z for z in zeros]:
+            return False
+
+        def ours(*args: Any) -> list[Any]:
+            tangents = [t for t, m in zip(args[len(moved) :], moved, strict=True) if m]
+            return _derivative(function, moved, args[: len(moved)], tangents, kept)
+
+        mine = self._traced_derivative(ours, [v.aval for v in jax_compat.open_jaxpr(rule)[0].invars], eqn)
+        return mine is not None and self._text(self._inlined(mine, key)) == self._text(self._inlined(rule, key))
+
+    def _inlined(self, closed: Any, key: Any) -> Any:
+        """A jaxpr with the function whose rule has that key, and others with rules that JAX derives, in the place of their calls:
+        a rule that calls its own function is compared as if it were derived."""
+        jaxpr, _ = jax_compat.open_jaxpr(closed)
+        eqns: list[Any] = []
+        substitute: dict[Any, Any] = {}
+        for eqn in jaxpr.eqns:
+            is_rule = eqn.primitive.name == "custom_jvp_call"
+            if is_rule and (jax_compat.rule_key(eqn, eqn.params["jvp_jaxpr_fun"]) == key or self.is_derived(eqn)):
+                inner = jax_compat.open_jaxpr(self._inlined(eqn.params["call_jaxpr"], key))[0]
+                eqns += spliced(eqn, inner, substitute)
+            else:
+                new = jax_compat.with_inner_jaxprs(eqn, lambda c: self._inlined(c, key))
+                eqns.append(new.replace(invars=jax_compat.substituted(new.invars, substitute)))
+        return jax_compat.rebuilt_jaxpr(closed, eqns, jax_compat.substituted(jaxpr.outvars, substitute))
 
     # ------------------------------------------------------------ the two derivatives
 
@@ -134,23 +187,17 @@ class LibraryRules:
         keep = [jax_compat.has_tangent(v.aval) for v in eqn.outvars]
 
         def ours(*args: Any) -> list[Any]:
-            primals, given = args[: len(has)], args[len(has) :]
-            varied = [i for i, h in enumerate(has) if h]
+            return _derivative(implementation, has, args[: len(has)], args[len(has) :], keep)
 
-            def of_varied(*values: Any) -> list[Any]:
-                full = list(primals)
-                for i, value in zip(varied, values, strict=True):
-                    full[i] = value
-                return jax_compat.evaluate_closed(implementation, full)
+        mine = self._traced_derivative(ours, self._rule_avals(eqn, has), eqn)
+        return mine is not None and self._text(mine) == self._text(theirs)
 
-            outs, tangents = jax.jvp(of_varied, tuple(primals[i] for i in varied), tuple(given))
-            return [*outs, *[t for t, k in zip(tangents, keep, strict=True) if k]]
-
+    def _traced_derivative(self, ours: Callable[..., list[Any]], avals: Sequence[Any], eqn: Any) -> Any:
+        """ClosedJaxpr of a function with JAX's derivative; None where JAX cannot differentiate it: the library's rule is needed."""
         try:
-            mine = jax_compat.trace_on_avals(ours, self._rule_avals(eqn, has), eqn.ctx)
-        except Exception:  # JAX cannot differentiate the implementation: the library's rule is needed
-            return False
-        return self._text(mine) == self._text(theirs)
+            return jax_compat.trace_on_avals(ours, avals, eqn.ctx)
+        except Exception:
+            return None
 
     def _text(self, closed: Any) -> str:
         """A jaxpr without dead equations and library primitives, as text with canonical names."""
@@ -247,6 +294,22 @@ class LibraryRules:
             ]
 
         return primal
+
+
+def _derivative(
+    closed: Any, varied: Sequence[bool], primals: Sequence[Any], tangents: Sequence[Any], kept: Sequence[bool]
+) -> list[Any]:
+    """The results of a closed jaxpr, and the tangents of the `kept` ones, by JAX's own rules. tangents: of the `varied` operands."""
+    places = [i for i, v in enumerate(varied) if v]
+
+    def of_varied(*values: Any) -> list[Any]:
+        full = list(primals)
+        for i, value in zip(places, values, strict=True):
+            full[i] = value
+        return jax_compat.evaluate_closed(closed, full)
+
+    outs, out_tangents = jax.jvp(of_varied, tuple(primals[i] for i in places), tuple(tangents))
+    return [*outs, *[t for t, k in zip(out_tangents, kept, strict=True) if k]]
 
 
 def _without_copies(closed: Any) -> Any:

@@ -12,7 +12,8 @@ What the program *computes* is kept; how it *transforms* is kept in this way:
 * differentiation: where the library's own rules give another derivative than JAX's of the
   implementation (the implicit derivative of a solve), the expansion keeps them: as
   `jax.lax.custom_linear_solve`, or as a `jax.custom_jvp` with the library's rule (see
-  `linear_solve.py` and `derivatives.py`);
+  `linear_solve.py` and `derivatives.py`); a library's `jax.custom_jvp` whose rule gives what JAX
+  derives of its function is that function;
 * refusals (`nonbatchable`, `nondifferentiable_backward`, a missing rule) are lost, and the notes
   say so;
 * batching: the implementation is batched by JAX's rules; where the library's own give other values,
@@ -39,6 +40,7 @@ from untrace._identity import IdentityMap
 from untrace.jaxprs.expand.batching import batched_function
 from untrace.jaxprs.expand.custom_root import Root, custom_root_of
 from untrace.jaxprs.expand.derivatives import LibraryRules
+from untrace.jaxprs.expand.expansion import spliced
 from untrace.jaxprs.expand.hi_primitives import hi_primitive_call
 from untrace.jaxprs.expand.one_device import on_one_device
 
@@ -265,7 +267,11 @@ class Expander:
 
     def _may_expand(self, eqn: Any) -> bool:
         is_mapped = self._one_device and eqn.primitive.name == "shard_map"
-        return is_mapped or jax_compat.hi_primitive(eqn) is not None or self.is_library(eqn.primitive)
+        is_own = jax_compat.hi_primitive(eqn) is not None or self.is_library(eqn.primitive)
+        return is_mapped or is_own or self._has_derived_rule(eqn)
+
+    def _has_derived_rule(self, eqn: Any) -> bool:
+        return self._rules is not None and self._rules.is_derived(eqn)
 
     def _expansion(self, eqn: Any, linear: Sequence[bool], used: Collection[Any] | None, wrap: bool = False) -> Any:
         """ClosedJaxpr that `eqn` stands for, itself expanded; None where the equation stays as it
@@ -275,6 +281,8 @@ class Expander:
         read, where any may be expanded. `wrap`: as one call of a jitted function, which can hold
         constants where an open jaxpr cannot.
         """
+        if self._has_derived_rule(eqn):
+            return self._jaxpr(eqn.params["call_jaxpr"], has_home=True)
         primitive = eqn.primitive
         keeps_rule, how_else = True, ""
         prim = jax_compat.hi_primitive(eqn)
@@ -394,18 +402,6 @@ def constants_of(body: Any, eqn: Any) -> tuple[list[Any], list[tuple[Any, Any]]]
         else:
             copies.append(copy)
     return copies, own
-
-
-def spliced(eqn: Any, inner: Any, substitute: dict[Any, Any]) -> list[Any]:
-    """The equations of `inner` in the place of `eqn`; `substitute` learns what `eqn`'s results are
-    now.
-    """
-    operands = jax_compat.substituted(eqn.invars, substitute)
-    env = dict(zip(inner.invars, operands, strict=True))
-    eqns = [jax_compat.equation_inside(e, eqn, env) for e in inner.eqns]
-    for var, atom in zip(eqn.outvars, jax_compat.substituted(inner.outvars, env), strict=True):
-        substitute[var] = atom
-    return eqns
 
 
 def _is_only(closed: Any, primitive: Any) -> bool:
