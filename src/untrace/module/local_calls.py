@@ -193,7 +193,9 @@ def local_call(w: Writer, equation: Equation, operands: Sequence[Expr]) -> Expr:
     name = _written(w, body, layout, order, leaves)
     w.module.called_from.setdefault(name, callee_of(equation, Local).frames)
     sizes = [w.source(s) for s in w.module.sizes_of.get(body, ())]
-    return Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
+    call = Call(name, [*[trees[-1 - i] if i < 0 else operands[i] for i in order], *sizes])
+    call.frames = callee_of(equation, Local).frames
+    return call
 
 
 def taking_trees(w: Writer, body: Function, operands: Sequence[Expr]) -> tuple[str, list[int], Layout, Sequence[Expr]]:

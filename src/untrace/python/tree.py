@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from untrace.ir.facts import Step
 from untrace.ir.values import Constant, Value
+from untrace.provenance.frames import Frame
 
 WIDTH = 88  # the community's formatters' own
 LAMBDA_WIDTH = 60  # a longer lambda is written as a function with a name
@@ -112,9 +113,13 @@ class Attribute(Expr):
 
 
 class Call(Expr):
-    """`func(*args, **kwargs)`; `kwargs` are (name, expression) pairs in order."""
+    """`func(*args, **kwargs)`; `kwargs` are (name, expression) pairs in order.
 
-    __slots__ = ("func", "args", "kwargs")
+    `frames`: set where it calls a function of the module, from where its author made the call.
+    """
+
+    __slots__ = ("func", "args", "kwargs", "frames")
+    frames: Sequence[Frame]
 
     def __init__(self, func: Expr | str, args: Sequence[Expr] = (), kwargs: Sequence[tuple[str, Expr]] = ()):
         self.func = func

@@ -17,6 +17,7 @@ _SLOTS: dict[type, tuple[str, ...]] = {}
 _SILENT = (
     "symbol",
     "origin",
+    "frames",
     "is_backward",
     "comment",
     "strength",

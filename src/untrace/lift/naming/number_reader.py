@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from untrace.ir.said import Given, Number, Numbers, Rows
-from untrace.lift.naming.scopes import NoNumber, Scope, assigned
+from untrace.lift.naming.scopes import NoNumber, Scope, assigned, replaced
 from untrace.provenance.arguments import last_name, own_parameters
 
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
@@ -98,6 +98,7 @@ class NumberReader:
         self.fills, self.shapes, self.power, self.is_power_open = fills, shapes, power, False
         self.names, self.guess, self.guessed, self.turn = names, guess, False, turn
         self.read: set[str] = set()
+        self.passed = 0  # how often a number was read that this call passes and others do not
 
     def value(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         """The value of an expression of numbers, none of them larger than a float. Raises NoNumber and ArithmeticError."""
@@ -124,7 +125,13 @@ class NumberReader:
                     meaning = scope.meaning(name)
                 except NoNumber:
                     return self._agreed(name, scope) or self._passed(name, scope)
-                found, written = self.value(*meaning)
+                found, written, differs = self._differing(*meaning)
+                made = meaning[1].returned(meaning[0])
+                is_one = not differs and found not in (0, 1) and (made or isinstance(meaning[0], ast.Constant))
+                if is_one and (word := scope.literal(name)) is not None:
+                    given = None if made is None else Given(found, written, dict(self.names))
+                    with contextlib.suppress(NoNumber):  # the module has another number by that name
+                        return self._one(self._named(word, found, scope, given))
                 named = None if self.shapes is None or not self.shapes.is_of(written) else self.shapes.named
                 if named is not None and meaning[1] == scope:
                     named[name] = written
@@ -152,7 +159,9 @@ class NumberReader:
                 if isinstance(op, ast.Pow) and (abs(right) > LARGEST_POWER or left < 0):
                     raise NoNumber
                 return ARITHMETIC[type(op)](left, right), _operation(node, one, other)
-            case ast.Subscript(value=ast.Attribute(value=array, attr="shape"), slice=index) if root_of(array) is not None:
+            case ast.Subscript(value=ast.Attribute(value=array, attr="shape"), slice=index) if (
+                root_of(array) is not None
+            ):
                 return self._size(array, index, scope)
             case ast.Attribute(attr="size" | "ndim") | ast.Subscript(value=ast.Attribute(attr="shape")):
                 return self._guessed()
@@ -178,7 +187,32 @@ class NumberReader:
             case ast.Call(func=ast.Name(id="max" | "min" | "abs" as called), args=args, keywords=[]):
                 found = [self.value(arg, scope) for arg in args]
                 return _PYTHONS[called](*[value for value, _ in found]), ast.Call(node.func, [w for _, w in found], [])
+            case ast.Call() if (made := scope.returned(node)) is not None:
+                return self._returned(*made, scope)
         raise NoNumber
+
+    def _returned(
+        self, given: ast.expr, passed: Mapping[str, ast.expr], inside: Scope, scope: Scope
+    ) -> tuple[Number, ast.expr]:
+        """What a function of the module gives for what is passed: `math.exp(-DT / TAU)` for `decay(TAU)`."""
+        found = {name: self._differing(part, scope) for name, part in passed.items()}
+        if any(differs for _, _, differs in found.values()):
+            raise NoNumber
+        said = {name: written for name, (_, written, _) in found.items()}
+        digits: dict[str, ast.expr] = {name: ast.Constant(value) for name, (value, _, _) in found.items()}
+        try:
+            return self.value(replaced(given, said), inside)
+        except NoNumber:  # a word that the module does not have: `CONFIG_TAU`
+            return self.value(replaced(given, digits), inside)
+
+    def _differing(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr, bool]:
+        """What `value` gives, and whether it may be something else in another turn or call."""
+        (before, self.read), passed = (self.read, set()), self.passed
+        try:
+            found, written = self.value(node, scope)
+            return found, written, bool(self.read) or self.passed > passed
+        finally:
+            self.read |= before
 
     def _power(self, node: ast.expr, scope: Scope) -> tuple[Number, ast.expr]:
         """An exponent, of which only Python may know what it is: that of one of several steps."""
@@ -213,7 +247,9 @@ class NumberReader:
             if given is None or not isinstance(node, ast.Attribute):
                 raise
         of: dict[str, Given] = {}
-        with contextlib.suppress(*NOTHING):  # of a config it is a number of its own: `CONFIG_DX = CONFIG_LENGTH / CONFIG_N`
+        with contextlib.suppress(
+            *NOTHING
+        ):  # of a config it is a number of its own: `CONFIG_DX = CONFIG_LENGTH / CONFIG_N`
             _, owner = scope.held(node.value)
             value, written = NumberReader(of).value(given, scope)
             return self._named(f"{owner}_{node.attr}", value, scope, Given(value, written, of))
@@ -279,6 +315,7 @@ class NumberReader:
             if not scope.frames or name not in own_parameters(scope.frames[-1]):
                 raise NoNumber
             found, _ = NumberReader({}).value(scope.passed(name), scope.outwards(len(scope.frames) - 1))
+            self.passed += 1
         except NOTHING:
             return self._guessed()
         return found, ast.Constant(found)

@@ -85,9 +85,33 @@ class Scope:
         code = getattr(getters[0], "__code__", None) if len(getters) == 1 else None
         definition = syntax.definition(code) if isinstance(code, CodeType) else None
         match definition:
-            case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=own)]), body=[*told, ast.Return(value=ast.expr() as given)]):
+            case ast.FunctionDef(
+                args=ast.arguments(args=[ast.arg(arg=own)]), body=[*told, ast.Return(value=ast.expr() as given)]
+            ):
                 is_all = len(told) <= 1 and all(isinstance(n, ast.Expr) for n in told)  # but its docstring
-                return _with(given, own, node.value) if is_all else None
+                return replaced(given, {own: node.value}) if is_all else None
+        return None
+
+    def returned(self, call: ast.expr) -> tuple[ast.expr, Mapping[str, ast.expr], Scope] | None:
+        """What a function of this module gives that does nothing but give an expression of its parameters: that, what a call gives
+        for these or their defaults, and where it stands; None where a call is of no such function."""
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not self.has_global(call.func.id):
+            return None
+        function = self.values.get(call.func.id)
+        code = getattr(function, "__code__", None)
+        if code is None or getattr(function, "__globals__", None) is not self.values:
+            return None
+        match syntax.definition(code):
+            case ast.FunctionDef(name=name, args=args, body=[*told, ast.Return(value=ast.expr() as given)]) if (
+                name == call.func.id and all(isinstance(n, ast.Expr) for n in told)
+            ):
+                parameters = [a.arg for a in (*args.posonlyargs, *args.args)]
+                defaults = zip(parameters[::-1], args.defaults[::-1], strict=False)
+                passed = dict(defaults) | dict(zip(parameters, call.args, strict=False))
+                passed |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+                is_all = len(call.args) <= len(parameters) and passed.keys() == {*parameters}
+                is_plain = not (args.vararg or args.kwarg or args.kwonlyargs)
+                return (given, passed, Scope(self.values, code.co_filename)) if is_all and is_plain else None
         return None
 
     def _stores(self, name: str) -> bool:
@@ -199,6 +223,21 @@ class Scope:
             raise NoNumber
         return given, scope
 
+    def literal(self, name: str) -> str | None:
+        """What a number of the module is called that a function has in a variable, or as a default, and reads at several places:
+        `PRESSURE_GAMMA`. None where the variable is no such, for then one place says it."""
+        if not self.frames:
+            return None
+        frame = self.frames[-1]
+        if name in frame.code.co_freevars:
+            around = self._around()
+            return None if around is None else around.literal(name)
+        if frame.library or not isinstance(frame.definition, ast.FunctionDef):
+            return None
+        found = [n for n in ast.walk(frame.definition) if isinstance(n, ast.Name) and n.id == name]
+        is_read_again = sum(type(n.ctx) is ast.Load for n in found) > 1
+        return f"{frame.definition.name}_{name}" if is_read_again else None
+
     def meanings(self, name: str) -> list[tuple[ast.expr, Scope]]:
         """What each call in its file, of the functions that were called, gives for a parameter of the innermost function, and
         where that stands. Raises NoNumber where there is no such call, or one of which that is not to be seen."""
@@ -248,12 +287,12 @@ class Scope:
         return given
 
 
-def _with(node: ast.expr, name: str, other: ast.expr) -> ast.expr:
-    """An expression with another one in the place of a name."""
+def replaced(node: ast.expr, others: Mapping[str, ast.expr]) -> ast.expr:
+    """An expression with others in the places of names."""
 
     class Replaced(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return other if node.id == name else node
+            return others.get(node.id, node)
 
     return Replaced().visit(copy.deepcopy(node))
 

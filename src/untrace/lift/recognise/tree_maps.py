@@ -12,11 +12,11 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.ir.callees import callee_of, output_of
-from untrace.ir.calls import is_call
+from untrace.ir.calls import is_call, trees_given
 from untrace.ir.nodes import (
     Atom,
     Equation,
@@ -193,8 +193,9 @@ class _Mapper:
         atoms = [a for e in self.function.equations for a in e.inputs] + [*self.function.results]
         return Counter(a for a in atoms if type(a) is Value)
 
-    def mapped(self) -> list[Equation]:
-        known = {e: self._frames(e) for e in self.function.equations}
+    def mapped(self, alone: Collection[Equation] = frozenset()) -> list[Equation]:
+        """The function's equations with maps and sums of trees. alone: additions that stay by themselves."""
+        known = {e: () if e in alone else self._frames(e) for e in self.function.equations}
         equations = self._side_by_side(self._with_sums(self.function.equations, known), known)
         frames = [known.get(e, ()) for e in equations]
         if not any(frames):  # nothing was called
@@ -226,7 +227,9 @@ class _Mapper:
             if made is None:
                 found.append(equations[at])
                 at += 1
-        return found
+        # What turns of a loop add up stays in them, where it is of no tree.
+        vain = {a for e in found if type(e.callee) is TreeSum and _is_of_no_tree(e, found) for a in e.callee.equations}
+        return self.mapped(vain | {*alone}) if vain else found
 
     def _side_by_side(
         self, equations: Sequence[Equation], frames: Mapping[Equation, Sequence[Frame]]
@@ -457,6 +460,14 @@ class _Mapper:
 def _tree_sum(run: Sequence[Equation]) -> Equation:
     inputs = [*run[0].inputs, *[e.inputs[1] for e in run[1:]]]
     return Equation(TreeSum(run, len(run[0].inputs) == 1), inputs, run[-1].outputs, {}, run[0].origin)
+
+
+def _is_of_no_tree(total: Equation, equations: Sequence[Equation]) -> bool:
+    """Whether what is added up is computed one by one, by nothing that gives a tree."""
+    makers = {o: e for e in equations for o in e.outputs if o is not None}
+    made = [makers.get(a) if type(a) is Value else None for a in total.inputs]
+    plain = [e for e in made if e is not None and type(e.callee) is not TreeMap and not any(trees_given(e))]
+    return len(set(plain)) == len(made)
 
 
 def _are_apart(run: Sequence[Equation], equations: Sequence[Equation]) -> bool:

@@ -373,8 +373,7 @@ class _Roller:
         if statement.origin is not None:
             yield self.provenance.site(statement.origin).frames
         else:
-            called = [n.func for n in nodes_of(statement) if type(n) is Call and type(n.func) is str]
-            yield from [self.module.called_from[name] for name in called if name in self.module.called_from]
+            yield from [n.frames for n in nodes_of(statement) if type(n) is Call and hasattr(n, "frames")]
 
     # ------------------------------------------------------------ what nothing needs any more
 

@@ -7,7 +7,7 @@ statement after the loop. Where repetition is looked for, all turns must say the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from untrace.ir.types import Origin
 from untrace.module.def_use import substituted, targets_of
@@ -23,12 +23,12 @@ def unfold(
 ) -> tuple[list[Statement], set[str]]:
     """(the statements, the new variables among them), each that is read once right before the statement that reads it."""
     local = {name for s in statements for name in targets_of(s)}
-    named: dict[Key, str] = {}
+    named: dict[Key, list[str]] = {}
     heads: set[Beginning] = set()
     for statement in statements:
         if type(statement) is Assign and len(statement.targets) == 1 and type(statement.targets[0]) is str:
             if type(statement.value) is Call or type(statement.value) is Binary:
-                named.setdefault(known.key(statement, local), statement.targets[0])
+                named.setdefault(known.key(statement, local), []).append(statement.targets[0])
                 head = head_of(statement.value)
                 heads.update(
                     [(name, head[1]) for name in local] if type(head) is tuple and head[0] in local else [head]
@@ -46,9 +46,11 @@ def unfold(
 
 class _Unfolder:
     """Takes expressions out of statements: those of `heads` that are `named`, by their keys. `temporary`: the new variables;
-    `moved`: the names of what was taken out."""
+    `moved`: the names of what is the same as what was taken out."""
 
-    def __init__(self, named: dict[Key, str], heads: set[Beginning], local: set[str], fresh: Callable[[str], str]):
+    def __init__(
+        self, named: Mapping[Key, Sequence[str]], heads: set[Beginning], local: set[str], fresh: Callable[[str], str]
+    ):
         self.named, self.heads, self.local, self.fresh = named, heads, local, fresh
         self.temporary: set[str] = set()
         self.moved: set[str] = set()
@@ -73,13 +75,13 @@ class _Unfolder:
             return node
         made = rebuilt(node, self._taken_out)
         if (type(made) is Call or type(made) is Binary) and head_of(made) in self.heads:
-            word = self.named.get(key_of(made, self.local))
-            if word is None and made is not node:
-                word = self.named.get(key_of(node, self.local))
-            if word is not None:
-                name = self.fresh(base_of(word))
+            words = self.named.get(key_of(made, self.local), ())
+            if not words and made is not node:
+                words = self.named.get(key_of(node, self.local), ())
+            if words:
+                name = self.fresh(base_of(words[0]))
                 self.temporary.add(name)
-                self.moved.add(word)
+                self.moved.update(words)
                 self._before.append(Assign([name], made, self._origin))
                 return Name(name)
         return made
