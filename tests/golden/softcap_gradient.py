@@ -6,6 +6,8 @@ untrace 0.1.0 · jax 0.10.2 · proven: same compiled program, at m, k, n = 4, 5,
 import jax
 import jax.numpy as jnp
 
+SOFTCAP_CAP = 30.0
+
 
 def grad_loss(params, x):
     """Args: params: (w: f32[m,k], b: f32[k]); x: f32[n,m].  Returns: the gradient, like params."""
@@ -16,12 +18,12 @@ def grad_loss(params, x):
     total = x @ w + b
     hidden = jax.nn.relu(total)
     centered = hidden - jnp.mean(hidden, axis=-1, keepdims=True)
-    scaled = centered / 30.0
+    scaled = centered / SOFTCAP_CAP
     tanh_scaled = jnp.tanh(scaled)
 
     # backward, written out: an edit above does not change it
     d_tanh_scaled = 30.0 * (1.0 - tanh_scaled)
-    d_centered = (d_tanh_scaled + d_tanh_scaled * tanh_scaled) / 30.0
+    d_centered = (d_tanh_scaled + d_tanh_scaled * tanh_scaled) / SOFTCAP_CAP
     d_centered_2 = d_centered + (-d_centered).mean(axis=-1, keepdims=True)
     d_total = jnp.where(total > 0.0, d_centered_2, 0.0)  # softcap_gradient.py:14
     return x.T @ d_total, d_total.sum(axis=0)
