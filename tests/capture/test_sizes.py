@@ -13,6 +13,8 @@ import pytest
 from jax import lax
 
 import untrace
+from untrace import jax_compat
+from untrace.capture.sizes.correspondence import correspondence
 from untrace.capture.sizes.dimensions import tied_dimensions
 from untrace.driver import sizes as driver_sizes
 
@@ -394,3 +396,11 @@ def test_a_decision_between_two_sizes_is_seen(function, shape):
         except TypeError:  # refused
             continue
         np.testing.assert_allclose(found, function(x), rtol=1e-5, err_msg=f"{other}\n{text.source}")
+
+
+def test_constants_that_nothing_reads_are_no_difference():
+    """JAX keeps some of them in one trace and none in the next: the sizes that a text says depended on it."""
+    closed = jax.make_jaxpr(lambda x: x * jnp.asarray(np.arange(4.0, dtype=np.float32)))(f32(4))
+    kept = jax_compat.rebuilt_jaxpr(closed, [], closed.jaxpr.invars)
+    assert kept.jaxpr.constvars
+    correspondence(kept, jax.make_jaxpr(lambda x: x)(f32(4)))

@@ -101,7 +101,8 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
             continue
         seen.add(key)
         opened = [jax_compat.open_jaxpr(t) for t in traces]
-        jaxprs, constants = [o[0] for o in opened], [o[1] for o in opened]
+        jaxprs = [jaxpr for jaxpr, _ in opened]
+        variables, constants = zip(*[_constants(*o) for o in opened], strict=True)
         if any(len(j.eqns) != len(jaxprs[0].eqns) for j in jaxprs) or any(
             len(c) != len(constants[0]) for c in constants
         ):
@@ -132,7 +133,7 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
             elif len({known[a] for known, a in zip(numbers, atoms, strict=True)}) > 1:
                 raise Different
 
-        for inputs in zip(*[[*j.constvars, *j.invars] for j in jaxprs], strict=True):
+        for inputs in zip(*[[*own, *j.invars] for own, j in zip(variables, jaxprs, strict=True)], strict=True):
             bound(inputs)
         for eqns in zip(*[j.eqns for j in jaxprs], strict=True):
             one = eqns[0]
@@ -150,3 +151,13 @@ def correspondence(first: Any, *others: Any) -> Correspondence:
         for results in zip(*[j.outvars for j in jaxprs], strict=True):
             read(results)
     return found
+
+
+def _constants(jaxpr: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The variables and the values of the constants that something reads: of others JAX keeps some, or none, as it happens."""
+    if not jaxpr.constvars:
+        return [], []
+    atoms = [*jaxpr.outvars, *[a for e in jaxpr.eqns for a in e.invars]]
+    known = {a for a in atoms if type(a) is not jax_compat.LITERAL_TYPE}
+    pairs = [(var, value) for var, value in zip(jaxpr.constvars, values, strict=False) if var in known]
+    return [var for var in jaxpr.constvars if var in known], [value for _, value in pairs]
