@@ -80,6 +80,19 @@ def _steep_jvp(primals, tangents):
     return steep(*primals), 2.0 * tangents[0]
 
 
+WEIGHTS, OTHERS = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 4.0])
+
+
+@jax.custom_jvp
+def weighted(x):
+    return x * WEIGHTS
+
+
+@weighted.defjvp
+def _weighted_jvp(primals, tangents):
+    return primals[0] * OTHERS, tangents[0] * OTHERS
+
+
 @jax.custom_jvp
 def fixed(x):
     return x
@@ -128,9 +141,9 @@ def test_functions_in_one_another(wrappers: Any) -> None:
     assert _rules(jax.vmap(wrappers.waved), X[None]) == 0
 
 
-@pytest.mark.parametrize("name", ["straight_through", "steep", "curved"])
+@pytest.mark.parametrize("name", ["straight_through", "steep", "curved", "weighted"])
 def test_a_rule_of_another_derivative_stays(wrappers: Any, name: str) -> None:
-    """`curved` has another second derivative: its rule calls a function with a rule of its own."""
+    """`curved` has another second derivative: its rule calls a function with a rule of its own. `weighted` has other numbers."""
     assert _rules(getattr(wrappers, name), X) == 1
 
 

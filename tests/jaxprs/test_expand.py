@@ -44,6 +44,9 @@ half_p = _primitive("half", _halve)
 pair_p = _primitive("pair", lambda x: [x, jnp.sin(x) + x], several=True)
 TABLE = np.arange(1.0, 4.0, dtype=np.float32)
 table_p = _primitive("table", lambda x: x * jnp.asarray(TABLE))
+OTHERS = np.arange(2.0, 5.0, dtype=np.float32)
+weighed_p = _primitive("weighed", lambda x: x * jnp.asarray(TABLE))
+ad.primitive_jvps[weighed_p] = lambda p, t: (p[0] * jnp.asarray(OTHERS), t[0] * jnp.asarray(OTHERS))
 nested_p = _primitive("nested", lambda x: half_p.bind(pair_p.bind(x)[1], by=3.0))
 ad.primitive_jvps[half_p] = lambda p, t, *, by: (half_p.bind(*p, by=by), jnp.full_like(t[0], 7.0))
 
@@ -373,6 +376,12 @@ def _objects(function: Callable[..., Any], *args: Any) -> list[Any]:
 
 HAS_OBJECTS = bool(_objects(lambda x: jnp.nonzero(x, size=2), X))
 objects_only = pytest.mark.skipif(not HAS_OBJECTS, reason="this JAX has no primitive objects")
+
+
+def test_a_rule_that_differs_in_a_constant_alone_is_kept() -> None:
+    """The text of a jaxpr names its constants, and does not say what they are."""
+    closed, _ = expand_library_primitives(jax.make_jaxpr(weighed_p.bind)(X))
+    assert np.array_equal(jax.grad(lambda x: as_function(closed)(x).sum())(X), OTHERS)
 
 
 @objects_only

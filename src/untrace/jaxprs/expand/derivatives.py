@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from untrace import jax_compat
+from untrace.jaxprs.equal.values import same_array
 from untrace.jaxprs.expand.expansion import Expansion, spliced
 from untrace.jaxprs.expand.linear_solve import linear_solve_of
 from untrace.provenance.whose import kind_of_called
@@ -129,7 +130,7 @@ class LibraryRules:
             return _derivative(function, moved, args[: len(moved)], tangents, kept)
 
         mine = self._traced_derivative(ours, [v.aval for v in jax_compat.open_jaxpr(rule)[0].invars], eqn)
-        return mine is not None and self._text(self._inlined(mine, key)) == self._text(self._inlined(rule, key))
+        return mine is not None and self._are_same(self._inlined(mine, key), self._inlined(rule, key))
 
     def _inlined(self, closed: Any, key: Any) -> Any:
         """A jaxpr with the function whose rule has that key, and others with rules that JAX derives, in the place of their calls:
@@ -190,7 +191,7 @@ class LibraryRules:
             return _derivative(implementation, has, args[: len(has)], args[len(has) :], keep)
 
         mine = self._traced_derivative(ours, self._rule_avals(eqn, has), eqn)
-        return mine is not None and self._text(mine) == self._text(theirs)
+        return mine is not None and self._are_same(mine, theirs)
 
     def _traced_derivative(self, ours: Callable[..., list[Any]], avals: Sequence[Any], eqn: Any) -> Any:
         """ClosedJaxpr of a function with JAX's derivative; None where JAX cannot differentiate it: the library's rule is needed."""
@@ -199,9 +200,14 @@ class LibraryRules:
         except Exception:
             return None
 
-    def _text(self, closed: Any) -> str:
-        """A jaxpr without dead equations and library primitives, as text with canonical names."""
-        return str(_without_copies(jax_compat.without_dead_code(self.plain.closed(closed))))
+    def _are_same(self, one: Any, other: Any) -> bool:
+        """Whether two jaxprs, without dead equations and library primitives, have the same text, in which names are canonical,
+        and the same constants in it."""
+        first, second = (_without_copies(jax_compat.without_dead_code(self.plain.closed(c))) for c in (one, other))
+        if str(first) != str(second):
+            return False
+        pairs = zip(_constants(first), _constants(second), strict=True)
+        return all(same_array(a, b) for a, b in pairs)
 
     def _rule_avals(self, eqn: Any, varied: Sequence[bool]) -> list[Any]:
         avals = [v.aval for v in eqn.invars]
@@ -324,6 +330,14 @@ def _without_copies(closed: Any) -> Any:
         else:
             eqns.append(eqn.replace(invars=invars))
     return jax_compat.rebuilt_jaxpr(closed, eqns, jax_compat.substituted(jaxpr.outvars, substitute))
+
+
+def _constants(closed: Any) -> list[Any]:
+    """The values that a jaxpr and those in it have: constants, and literals, which a text may cut short."""
+    jaxpr, consts = jax_compat.open_jaxpr(closed)
+    atoms = [*jaxpr.outvars, *[a for e in jaxpr.eqns for a in e.invars]]
+    inner = [value for e in jaxpr.eqns for one in jax_compat.jaxprs_in(e) for value in _constants(one)]
+    return [*consts, *[a.val for a in atoms if type(a) is jax_compat.LITERAL_TYPE], *inner]
 
 
 def _ignores_operands(closed: Any) -> bool:
