@@ -16,9 +16,14 @@ os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 
 import functools  # noqa: E402
 
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 import untrace  # noqa: E402
+
+# Timings belong in benches: what compiles takes as long as the machine is busy.
+hypothesis.settings.register_profile("untrace", deadline=None)
+hypothesis.settings.load_profile("untrace")
 
 
 @pytest.fixture
