@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,5 +160,5 @@ def _constants(jaxpr: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any]]
         return [], []
     atoms = [*jaxpr.outvars, *[a for e in jaxpr.eqns for a in e.invars]]
     known = {a for a in atoms if type(a) is not jax_compat.LITERAL_TYPE}
-    pairs = [(var, value) for var, value in zip(jaxpr.constvars, values, strict=False) if var in known]
-    return [var for var in jaxpr.constvars if var in known], [value for _, value in pairs]
+    kept = [var in known for var in jaxpr.constvars]
+    return list(itertools.compress(jaxpr.constvars, kept)), list(itertools.compress(values, kept))

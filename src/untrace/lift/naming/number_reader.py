@@ -247,9 +247,8 @@ class NumberReader:
             if given is None or not isinstance(node, ast.Attribute):
                 raise
         of: dict[str, Given] = {}
-        with contextlib.suppress(
-            *NOTHING
-        ):  # of a config it is a number of its own: `CONFIG_DX = CONFIG_LENGTH / CONFIG_N`
+        # Of a config it is a number of its own: `CONFIG_DX = CONFIG_LENGTH / CONFIG_N`.
+        with contextlib.suppress(*NOTHING):
             _, owner = scope.held(node.value)
             value, written = NumberReader(of).value(given, scope)
             return self._named(f"{owner}_{node.attr}", value, scope, Given(value, written, of))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 
+from untrace._identity import IdentityMap
 from untrace.ir.said import Number
 from untrace.provenance import syntax
 from untrace.provenance.arguments import arguments_by_parameter, last_name, own_parameters
@@ -99,19 +100,16 @@ class Scope:
             return None
         function = self.values.get(call.func.id)
         code = getattr(function, "__code__", None)
-        if code is None or getattr(function, "__globals__", None) is not self.values:
+        if not isinstance(code, CodeType) or getattr(function, "__globals__", None) is not self.values:
             return None
-        match syntax.definition(code):
-            case ast.FunctionDef(name=name, args=args, body=[*told, ast.Return(value=ast.expr() as given)]) if (
-                name == call.func.id and all(isinstance(n, ast.Expr) for n in told)
+        callee = Frame(code, -1, False, IdentityMap())
+        match callee.definition:
+            case ast.FunctionDef(body=[*told, ast.Return(value=ast.expr() as given)]) if (
+                all(isinstance(n, ast.Expr) for n in told)  # its docstring
             ):
-                parameters = [a.arg for a in (*args.posonlyargs, *args.args)]
-                defaults = zip(parameters[::-1], args.defaults[::-1], strict=False)
-                passed = dict(defaults) | dict(zip(parameters, call.args, strict=False))
-                passed |= {k.arg: k.value for k in call.keywords if k.arg is not None}
-                is_all = len(call.args) <= len(parameters) and passed.keys() == {*parameters}
-                is_plain = not (args.vararg or args.kwarg or args.kwonlyargs)
-                return (given, passed, Scope(self.values, code.co_filename)) if is_all and is_plain else None
+                passed = {name: _given_for(name, callee, call) for name in own_parameters(callee)}
+                known = {name: part for name, part in passed.items() if part is not None}
+                return (given, known, Scope(self.values, code.co_filename)) if len(known) == len(passed) else None
         return None
 
     def _stores(self, name: str) -> bool:
