@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Protocol, overload
+from typing import Protocol
 
 import jax
 
@@ -145,20 +145,11 @@ class Layout:
         self.names = names
         self.examples: dict[int, PyTree] = {}
 
-    @overload
-    def trees(self, operands: Sequence[Leaf | None]) -> list[Leaf] | None: ...
-    @overload
-    def trees(self, operands: Sequence[Leaf | None], without: int | None) -> list[Leaf | None] | None: ...
-    def trees(self, operands: Sequence[Leaf | None], without: int | None = None) -> Sequence[Leaf | None] | None:
-        """The sub-tree for each pack, where these operands are grouped in the same way; else None. `without`: the pack that
-        does not matter."""
-        found: list[Leaf | None] = []
-        for number in range(len(self.packs)):
-            tree = None if number == without else self.tree(number, operands)
-            if tree is None and number != without:
-                return None
-            found.append(tree)
-        return found
+    def trees(self, operands: Sequence[Leaf | None]) -> list[Leaf] | None:
+        """The sub-tree for each pack, where these operands are grouped in the same way; else None."""
+        found = [self.tree(number, operands) for number in range(len(self.packs))]
+        known = [tree for tree in found if tree is not None]
+        return known if len(known) == len(found) else None
 
     def tree(self, number: int, operands: Sequence[Leaf | None]) -> Leaf | None:
         """The sub-tree for one pack, where these operands are grouped in the same way."""

@@ -24,14 +24,14 @@ from untrace.module.access_paths import (
     layout_of,
     parameter_of_pack,
 )
-from untrace.module.grouping import packed, result_trees, tree_carries
+from untrace.module.grouping import packed, result_trees
 from untrace.module.grouping.bound_leaves import bind_leaves
 from untrace.module.interface.put_together import changed_parts, rebuilt
 from untrace.module.interface.writing import Contents, Writer
 from untrace.module.known_trees import Key, Trees, key_of, leaf_behind
 from untrace.module.loops import of_calls
 from untrace.python.names import base_of
-from untrace.python.statements import Assign, Def, For, Lines, Parameter, Return, Statement, returned
+from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
 from untrace.python.types import Type, array_type, ways_type
 
@@ -39,20 +39,18 @@ _LONGEST_RUN = 100
 
 
 def write_calls(w: Writer, equations: Sequence[Equation], at: int, results: Sequence[Atom]) -> int:
-    """Writes the call at place `at`, with those after it where they make a loop; gives how many that were."""
-    count = of_calls.run_length(equations, at)
-    uses = w.uses
-    if count > 1 and (uses is None or uses.equations is not equations):
-        uses = w.uses = of_calls.Uses(equations, results)
-    # One list may end and another begin within a run of calls.
-    for length in range(count, 1, -1) if count <= _LONGEST_RUN else (count,):
-        loop = None if uses is None else _loop(w, equations[at : at + length], at, uses)
-        if loop is not None:
-            _mark(loop, equations[at])
-            w.statements.extend(loop)
-            return length
+    """Writes the call at place `at`, with those after it where they become a scan; gives how many that were."""
     equation = equations[at]
     if w.module.reroll:
+        count = of_calls.run_length(equations, at)
+        uses = of_calls.Uses(equations, results) if count > 1 else None
+        # One list may end and another begin within a run of calls.
+        for length in range(count, 1, -1) if count <= _LONGEST_RUN else (count,):
+            scan = None if uses is None else _scan(w, equations[at : at + length], at, uses)
+            if scan is not None:
+                _mark(scan, equation)
+                w.statements.extend(scan)
+                return length
         w.note_unscanned(equations, at)
     before = len(w.statements)
     call = local_call(w, equation, [w.atom(a) for a in equation.inputs])
@@ -68,19 +66,16 @@ def _mark(statements: Sequence[Statement], equation: Equation) -> None:
             statement.is_backward = True
 
 
-def _loop(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> list[Statement] | None:
-    """`x = x0`, `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
+def _scan(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -> list[Statement] | None:
+    """A `lax.scan` for `for layer in layers: x = f(layer, x)`; None where the calls are no such loop."""
     carries = of_calls.carries_of(run, start, uses)
     body = callee_of(run[0], Local).body
     if not carries or body.facts.packed_results is not None or body in w.module.returned:
         return None
-    first = [leaf_behind(w.atom(a)) for a in run[0].inputs]
-    handed = tree_carries.handed_by(w, run, first)
     atoms = [[w.atom(a) if i not in carries else None for i, a in enumerate(e.inputs)] for e in run]
     leaves = [[None if o is None else leaf_behind(o) for o in turn] for turn in atoms]
-    layout = layout_of(w.module, body, first if handed is not None else leaves[0])
-    pack = None if handed is None else handed[0].pack
-    found = [layout.trees(turn, pack) for turn in leaves]
+    layout = layout_of(w.module, body, leaves[0])
+    found = [layout.trees(turn) for turn in leaves]
     trees = [t for t in found if t is not None]
     if len(trees) < len(found):
         return None
@@ -88,9 +83,6 @@ def _loop(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -
     elements: list[tuple[int, of_calls.Element]] = []
     args: list[Expr | int | None] = []
     for i in order:
-        if pack is not None and i == -1 - pack:
-            args.append(None)
-            continue
         turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]
         if i in carries:
             args.append(i)
@@ -106,59 +98,29 @@ def _loop(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -
                 return None
             elements.append((len(args), element))
             args.append(None)
-    name = _written(w, body, layout, order, first if handed is not None else leaves[0])
+    name = _written(w, body, layout, order, leaves[0])
     args += [w.source(size) for size in w.module.sizes_of.get(body, ())]
-    if handed is not None:
-        later = [a for e in uses.equations[start + len(run) :] for a in e.inputs] + list(w.remaining()[1])
-        variable, begins = tree_carries.variable(w, run, handed[1], later)
-        args[order.index(-1 - handed[0].pack)] = Name(variable)
-        tree_carries.name_parts(w, run, handed[0], variable)
-        target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], run)
-        for (place, _), part in zip(elements, parts, strict=True):
-            args[place] = part
-        turn = For(target, iterable, [Assign([variable], Call(name, _all_there(args)))])
-        return [turn] if begins is None else [begins, turn]
     begin = [w.atom(run[0].inputs[place]) for place in carries]
     names = {place: _carry_name(w, run, place, output, start, uses) for place, output in carries.items()}
-    by_output = {output: names[place][0] for place, output in carries.items()}
+    by_output = {output: names[place] for place, output in carries.items()}
     for i, output in enumerate(run[-1].outputs):
         if output is not None:
             w.names[output] = _carried(by_output[i], output)
     targets = [by_output.get(i, "_") for i in range(len(run[-1].outputs))]
-    if w.module.reroll:
-        marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
-        own = {place: name for place, (name, _) in names.items()}
-        return w.scan_of_calls(of_calls.Turns(name, args, marked, own, targets, begin, len(run)))
-    target, iterable, parts = of_calls.loop_head(w, [e for _, e in elements], run)
-    for (place, _), part in zip(elements, parts, strict=True):
-        args[place] = part
-    last = run[-1].outputs
-    given = [_carried(names[a][0], last[carries[a]]) if isinstance(a, int) else a for a in args]
-    call = Call(name, _all_there(given))
-    starts = zip(names.values(), begin, strict=True)
-    statements: list[Statement] = [Assign([name], value) for (name, is_new), value in starts if is_new]
-    return [*statements, For(target, iterable, [Assign(targets, call)])]
+    marked = [(place, element, order[place] >= 0 and not element.below) for place, element in elements]
+    return w.scan_of_calls(of_calls.Turns(name, args, marked, names, targets, begin, len(run)))
 
 
-def _all_there(args: Sequence[Expr | int | None]) -> list[Expr]:
-    """The arguments of a call, once there is an expression for each."""
-    found = [a for a in args if isinstance(a, Expr)]
-    assert len(found) == len(args)
-    return found
-
-
-def _carry_name(
-    w: Writer, run: Sequence[Equation], place: int, output: int, start: int, uses: of_calls.Uses
-) -> tuple[str, bool]:
-    """(the loop's variable for a carry, whether it is new): that of the initial value where nothing else needs it."""
+def _carry_name(w: Writer, run: Sequence[Equation], place: int, output: int, start: int, uses: of_calls.Uses) -> str:
+    """The variable for a carry: that of the initial value where nothing else needs it."""
     initial = run[0].inputs[place]
     expr = w.atom(initial)
     leaf = leaf_behind(expr)
     whole = type(expr) is Name and w.scope.may_rebind(expr.id) and (leaf is None or not leaf.steps)
     if type(initial) is Value and type(expr) is Name and whole and not uses.after(initial, start):
-        return expr.id, False
+        return expr.id
     hint = output_of(run[-1], output).hint or callee_of(run[0], Local).body.params[place].hint or "x"
-    return w.scope.fresh(identifier(hint, "x")), True
+    return w.scope.fresh(identifier(hint, "x"))
 
 
 def _carried(name: str, output: Value | None) -> Name:
@@ -431,7 +393,7 @@ def _definition(
         w.sizes.is_open = True
     w.packs = [packs[i] for i in range(len(layout.packs))]
     w.equations(body.equations, body.results)
-    given = tree_carries.returned(w, body) or result_trees.returned(w, body) or packed.returned(w, body)
+    given = result_trees.returned(w, body) or packed.returned(w, body)
     if w.sizes is not None:
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
         module.sizes_of[body] = tuple(w.sizes.parameters)
@@ -479,11 +441,10 @@ def _describe(
             kind = array_type(body.params[i].aval)
         else:
             places, ways = layout.packs[-1 - i]
-            kind = tree_carries.type_of(module, body, -1 - i)
-            kind = kind or ways_type(ways, [body.params[place].aval for place in places], examples[-1 - i])
+            kind = ways_type(ways, [body.params[place].aval for place in places], examples[-1 - i])
         arguments.append((parameter.name, kind))
     arguments += [(parameter.name, Type("array", "int")) for parameter in definition.params[len(order) :]]
-    result = tree_carries.type_of(module, body) or result_trees.result_type(module, body) or packed.result_type(body)
+    result = result_trees.result_type(module, body) or packed.result_type(body)
     module.described.describe(definition, arguments, result)
 
 

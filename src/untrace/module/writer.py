@@ -43,7 +43,7 @@ from untrace.module.interface.writing import Contents
 from untrace.module.known_trees import Structure, Trees
 from untrace.module.library_calls import library_call
 from untrace.module.local_calls import write_calls
-from untrace.module.loops.of_calls import Turns, Uses
+from untrace.module.loops.of_calls import Turns
 from untrace.module.nested import BareReturn
 from untrace.module.sizes import Sizes
 from untrace.python.names import Scope
@@ -149,7 +149,6 @@ class FunctionWriter:
         self.trees = Trees()  # the trees that can be named here
         self.result_example: PyTree = None  # of the entry: what it returns
         self.structures: dict[Equation, Structure] = {}  # those of the maps over trees
-        self.uses: Uses | None = None  # where values are used, once a loop over local functions wants to know
         # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.
         self.root_map: tuple[str, int, int] | None = None
         self._reason = ""  # why the rule of the current equation could not write it

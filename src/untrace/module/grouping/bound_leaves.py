@@ -25,7 +25,6 @@ from untrace.ir.nodes import (
 from untrace.ir.signatures import arguments_at
 from untrace.ir.structured import Map, derivative_in
 from untrace.module.access_paths import Bare, argument_order, layout_of, reach, rows, tuple_around
-from untrace.module.grouping import tree_carries
 from untrace.module.interface.writing import Contents, Writer
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import WIDTH, Leaf, Name, Symbol
@@ -79,10 +78,9 @@ def _count_uses(
     uses: dict[Value, int],
 ) -> None:
     """Adds how often each leaf is named, not counting calls that get the tree around it."""
-    for at, equation in enumerate(equations):
+    for equation in equations:
         inside: dict[int, int] = {}
         if type(equation.callee) is Local:
-            tree_carries.note_handed(module, equations, at, results, known)
             operands = [known.get(a) if type(a) is Value else None for a in equation.inputs]
             # Of a tree that is not there yet is not known how it will be passed.
             is_known = all(type(a) is not Value or a in known for a in equation.inputs)
@@ -90,8 +88,6 @@ def _count_uses(
             if layout.trees(operands) is not None:
                 inside = {place: 0 for places, _ in layout.packs for place in places}
                 inside.update(_spread(argument_order(equation.callee.body, layout), operands))
-            elif equation.callee.body in module.handed:  # the other trees, and what stays as it is
-                inside = {place: 0 for places, _ in layout.packs for place in places}
             elif equation.callee.body.facts.taken is None:
                 inside = {place: 0 for places, _ in layout.fitting(operands).packs for place in places}
         elif type(equation.callee) is TreeMap:  # takes whole trees

@@ -57,14 +57,3 @@ class Row:
     ways: tuple[Way, ...]
     example: PyTree
     node: Leaf
-
-
-@dataclass(slots=True)
-class Handed:
-    """`pack`: which of the trees that the function takes is handed on through `count` calls. `ways`: by the number of a
-    result, the way to where it goes. `example`: the tree, once a function was seen that can name it."""
-
-    pack: int
-    count: int
-    ways: dict[int, Way]
-    example: PyTree = None

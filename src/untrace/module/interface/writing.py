@@ -14,10 +14,10 @@ from untrace.ir.types import Jaxpr, Origin, PrimitiveObject, PyTree
 from untrace.module.access_paths import Layout, Step
 from untrace.module.constants import ConstantWriter
 from untrace.module.docstrings import Described
-from untrace.module.grouping.kinds import Group, Handed, Row, Sum
+from untrace.module.grouping.kinds import Group, Row, Sum
 from untrace.module.interface.guarded import Guarded
 from untrace.module.known_trees import Structure, Trees
-from untrace.module.loops.of_calls import Turns, Uses
+from untrace.module.loops.of_calls import Turns
 from untrace.module.sizes import Sizes
 from untrace.provenance.frames import Frame
 from untrace.python.names import Scope
@@ -67,7 +67,6 @@ class Contents(ConstantWriter):
         self.layouts: dict[Function, Layout] = {}  # of local functions: which parameters they take as one tree
         self.unfit: dict[Function, Layout] = {}  # where a call has no such tree: in what all calls agree
         self.agreed: Mapping[Function, Layout] = {}  # which are to be so from the start
-        self.handed: dict[Function, Handed] = {}  # of local functions: the trees that loops over them hand on
         self.locals: dict[Hashable, str] = {}  # local functions: name by what they are, and by their text
         self.local_definitions: dict[str, Def] = {}  # their definitions, by name
         self.called_from: dict[str, Sequence[Frame]] = {}  # by name: where the author made one of its calls
@@ -105,7 +104,6 @@ class Writer(Protocol):
     packs: list[Name]  # of a local function: the parameters that are trees
     structures: dict[Equation, Structure]  # of the maps over trees
     looked_up: dict[object, Name]  # classes of libraries that variables hold
-    uses: Uses | None  # where values are used, once a loop over local functions wants to know
     sizes: Sizes | None
     sized: list[Value]  # parameters, whose shapes tell sizes
     # Inside the `tangent_solve` of a `custom_root`: the name of its `g`, leaves of the root, constants of `f`.

@@ -1,34 +1,26 @@
-"""Repetition: calls of one local function in a row become a Python loop over the parameters that differ.
+"""Calls of one local function in a row that go through a list of parameters, which `reroll="scan"` makes a scan of; and such
+lists, which loops of statements go through as well.
 
     x = block(params["blocks"][0], x)
-    x = block(params["blocks"][1], x)      ->      for layer in params["blocks"]: x = block(layer, x)
+    x = block(params["blocks"][1], x)      ->      x, _ = lax.scan(lambda x, layer: (block(layer, x), None), x, layers)
 
-Tracing unrolls the loop again, so the program stays the same. What a call gives back may only go into the next one; what
-else it is passed is the same every time, or stands at the same place in the elements of one list (or at keys in a row).
+What a call gives back may only go into the next one; what else it is passed is the same every time, or stands at the same place
+in the elements of one list (or at keys in a row).
 """
 
 from __future__ import annotations
 
 import ast
-import os
 import re
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local, Value
-from untrace.lift.naming.author_loops import author_loops
-from untrace.lift.naming.words import clean, singular
+from untrace.lift.naming.words import singular
 from untrace.module.access_paths import Step
-from untrace.module.constants import ConstantWriter
-from untrace.python.names import Scope
-from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text, Tuple, along
+from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text
 
-# Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
-_PATH = re.compile(r'"[\w\-./~]+"')
 _KEY_NUMBER = re.compile(r"\d+")
 
 
@@ -170,69 +162,6 @@ class Turns:
     length: int
 
 
-class _Writer(Protocol):
-    """What is asked of the writer of a function."""
-
-    scope: Scope
-
-    @property
-    def module(self) -> ConstantWriter: ...
-
-
-def loop_head(w: _Writer, elements: Sequence[Element], run: Sequence[Equation]) -> tuple[str, Expr, list[Expr]]:
-    """(the variables of a loop of these calls, what it goes through, for each element the expression inside)."""
-    targets: dict[Hashable, Name] = {}  # by the list, or by what differs in the keys that are gone through
-    iterables: list[Expr] = []
-    parts: list[Expr] = []
-    patterns = _patterns(elements)
-    for element in elements:
-        iterable = element.iterable()
-        before, middles, after = patterns.get(element.texts, ("", element.texts, ""))
-        source = element.source if iterable is not None else middles
-        if source not in targets:
-            word = "name" if middles[0][:1] in "'\"" else "i"
-            targets[source] = Name(_fresh(w, element.word() if iterable is not None else word))
-            iterables.append(iterable if iterable is not None else _keys(middles))
-        part: Expr = targets[source]
-        if iterable is None:
-            if before or after:
-                part = Text(f'f"{before}{{{targets[source].id}}}{after}"')
-            elif middles != element.texts:  # a number as a string
-                part = Call("str", [part])
-            part = Subscript(Leaf(element.root, element.above), part)
-        parts.append(along(part, element.below))
-    if not iterables:
-        loop = next(author_loops([[callee_of(e, Local).frames] for e in run]), None)
-        over = next((c.over for c in loop.columns if c.over is not None), None) if loop is not None else None
-        digits = Call("range", [Text(str(len(run)))])
-        return "_", digits if over is None else w.module.said(*over), []
-    names = ", ".join(n.id for n in targets.values())
-    return names, iterables[0] if len(iterables) == 1 else Call("zip", iterables), parts
-
-
-Keys = tuple[str, ...]  # one for each turn, as source
-
-
-def _patterns(elements: Sequence[Element]) -> dict[Keys, tuple[str, Keys, str]]:
-    """(what is before and after what differs, what differs): keys that are numbered, or that differ alike in their parts."""
-    found: dict[Keys, tuple[str, Keys, str]] = {}
-    for texts in dict.fromkeys(e.texts for e in elements):
-        numbered = key_pattern(texts)
-        if numbered is not None and _in_a_row(numbered[2]):
-            found[texts] = numbered[0], tuple([str(n) for n in numbered[2]]), numbered[1]
-        elif all(_PATH.fullmatch(t) for t in texts):
-            plain = [t[1:-1] for t in texts]
-            before = os.path.commonprefix(plain)
-            before = before[: max(before.rfind("."), before.rfind("/")) + 1]
-            rest = [t[len(before) :][::-1] for t in plain]
-            after = os.path.commonprefix(rest)
-            after = after[: max(after.rfind("."), after.rfind("/")) + 1][::-1]
-            found[texts] = before, tuple([f'"{t[: len(t) - len(after)]}"' for t in [r[::-1] for r in rest]]), after
-    # A key alone is read more easily as it is.
-    counts = Counter(middles for _, middles, _ in found.values())
-    return {t: p for t, p in found.items() if counts[p[1]] > 1 or p[1][0].isdecimal()}
-
-
 def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
     """(before, after, the numbers) of keys that differ in one number: `"layers_0"`, `"layers_1"`; None for others."""
     texts: list[str] = []
@@ -257,23 +186,3 @@ def key_pattern(keys: Sequence[str]) -> tuple[str, str, list[int]] | None:
         if len(numbers) == len(texts) and len(set(numbers)) == len(numbers):
             return before, after, numbers
     return None
-
-
-def _in_a_row(numbers: Sequence[int]) -> bool:
-    low, high = min(numbers), max(numbers)
-    return list(numbers) in ([*range(low, high + 1)], [*range(high, low - 1, -1)])
-
-
-def _keys(keys: Sequence[str]) -> Expr:
-    """The keys themselves: `range(12)`, `("layer_0", "layer_1")`."""
-    if all(k.isdecimal() for k in keys) and _in_a_row([int(k) for k in keys]):
-        low, high = sorted([int(keys[0]), int(keys[-1])])
-        span: Expr = Call("range", [Text(str(n)) for n in ([low, high + 1] if low else [high + 1])])
-        return span if int(keys[0]) == low else Call("reversed", [span])
-    return Tuple([Text(key) for key in keys])
-
-
-def _fresh(w: _Writer, word: str) -> str:
-    """A new name; where a function has the word already (`block`), the parameters are those of it."""
-    base = identifier(clean(word), "layer")
-    return w.scope.fresh(f"{base}_params" if w.scope.taken(base) else base)
