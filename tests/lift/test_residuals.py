@@ -166,7 +166,7 @@ def test_names_inside_a_backward_part_are_those_of_the_forward_part():
 
 def test_starred_arguments_have_the_names_of_the_parameters():
     text = untrace.decompile(lambda params, x: norm(norm(x, *params["first"]), *params["second"]))(layer(), X).source
-    assert "def norm(x, scale, bias):" in text and "x = norm(x, *params[name])" in text
+    assert "def norm(x, scale, bias):" in text and 'norm(norm(x, *params["first"]), *params["second"])' in text
 
 
 def test_a_loop_hands_over_what_its_functions_save():

@@ -121,8 +121,8 @@ MAPS = [
         network,
         ([{"w": f32(2, 2)}] * 3, f32(4, 2)),
         [
-            ("dot_general", ["layer(param, x)", 'x @ p["w"]'], 'x @ p["w"]'),
-            ("tanh", ["layer(param, x)", 'jnp.tanh(x @ p["w"])'], 'jnp.tanh(x @ p["w"])'),
+            ("dot_general", ["layer(p, x)", 'x @ p["w"]'], 'x @ p["w"]'),
+            ("tanh", ["layer(p, x)", 'jnp.tanh(x @ p["w"])'], 'jnp.tanh(x @ p["w"])'),
         ],
     ),
     (

@@ -162,8 +162,8 @@ def test_layers_in_a_loop():
     loop = """
     x = x * 2.0
     x = x - x.mean()
-    for param in params:
-        x = block(param, x)
+    for p in params:
+        x = block(p, x)
     x = x / x.std()
     return x, (x**2).sum()
     """

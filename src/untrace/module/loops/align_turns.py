@@ -114,6 +114,11 @@ class Turns(AntiUnifier):
         shapes = [j for j, n in found if type(n) is Attribute and n.name == "shape" and n.value.flat() == name]
         return len(shapes) == every and max(shapes, default=0) <= place[0]
 
+    @property
+    def needs_numbers(self) -> bool:
+        """Whether a loop of these can only go through numbers: those in the turns, or what counts them."""
+        return bool(self.rows) or not self.elements
+
     def is_recurrence(self) -> bool:
         """Whether each turn makes what it hands over of what was handed to it: else the turns begin at another statement."""
         reached = {place: self._reaches(place, set()) for place in self.carries}

@@ -84,10 +84,10 @@ class _Writer:
         self._name_carries(needed.last)
         busy = {n for s in self.rest for n in self.known.read_by(s)} | turns.invariant | set(self.names.values())
         templates = [value for _, value in turns.template] + [v for g in gathered for v in g.values]
-        keys = [g.keys for g in gathered if g.keys is not None]
+        keys = [g.keys for g in gathered if g.keys is not None] + [e.texts for e in turns.elements if e.iterable() is None]
         found = (TurnNumbers(loop, templates, turns.elements, keys) for loop in loops)
         numbers = next((one for one in found if one.is_complete), None)
-        if numbers is None and (loops or turns.rows):
+        if numbers is None and turns.needs_numbers:
             return None
         self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()}, numbers)
         if not self.head.iterables:

@@ -7,8 +7,10 @@ words stand where they are known: `for w, b in params`.
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from untrace._identifiers import identifier
@@ -95,16 +97,19 @@ class Head:
                 self.key_names.setdefault(g.keys, Name(""))
         if not self._number_keys():
             return
+        named: dict[int, Expr] | None = None
         if numbers is not None and numbers.is_indexed:
             self._add_numbers(numbers)
             self.parts = [self._indexed(element) for element in turns.elements]
         else:
-            self._name_elements(groups)
+            named = self._name_elements(groups)
             if numbers is not None:
                 self._add_numbers(numbers)
         for row, pattern in self.numbered_keys.items():
-            number = self._said(tuple(pattern[2]))
-            self.key_names[row] = Text(f'f"{pattern[0]}{{{number.flat()}}}{pattern[1]}"')
+            self.key_names[row] = _key(pattern[0], self._said(tuple(pattern[2])), pattern[1])
+        if named is not None:
+            named |= self._name_of_keys(named)
+            self.parts = [named[i] for i in range(len(turns.elements))]
 
     def line(self) -> tuple[str, Expr]:
         """(the targets, what the loop goes through)."""
@@ -162,7 +167,7 @@ class Head:
 
     # ------------------------------------------------------------ elements
 
-    def _name_elements(self, groups: dict[Source, list[int]]) -> None:
+    def _name_elements(self, groups: dict[Source, list[int]]) -> dict[int, Expr]:
         turns = self.turns
         found: dict[int, Expr] = {}
         loop = next(iter(self.roller.author_loops(turns)), None)
@@ -182,6 +187,11 @@ class Head:
                     self.roller.words[source[:2]] = targets
                 named = self._element_targets(members, self.roller.words.get(source[:2], word))
             found.update(zip(groups[source], named, strict=True))
+        return found
+
+    def _name_of_keys(self, found: Mapping[int, Expr]) -> dict[int, Expr]:
+        """The parts that have no name yet: those of dicts, by their keys."""
+        turns, more = self.turns, dict[int, Expr]()
         for source in {e.source: None for i, e in enumerate(turns.elements) if i not in found}:
             numbers = [i for i, e in enumerate(turns.elements) if i not in found and e.source == source]
             element = turns.elements[numbers[0]]
@@ -194,9 +204,9 @@ class Head:
                 self.words.append(name)
                 self.below.append(Assign([name], root))
                 root = Name(name)
-            found.update((i, along(root, turns.elements[i].below)) for i in numbers)
+            more.update((i, along(root, turns.elements[i].below)) for i in numbers)
         self.whole = self.whole or self.fresh(f"{self.words[0]}_saved" if self.words else "turn_saved")
-        self.parts = [found[i] for i in range(len(turns.elements))]
+        return more
 
     def _element_targets(self, members: Sequence[Element], words: str | list[str]) -> list[Expr]:
         if isinstance(words, list):
@@ -253,25 +263,24 @@ class Head:
         keys = [row for row in self.key_names if row not in self.numbered_keys]
         if not keys:
             return True
-        if len(keys) == 1 and self.count <= _MOST_KEYS:
-            name = self.fresh("name" if keys[0][0][:1] in "'\"" else "i")
-            self.key_names[keys[0]] = Name(name)
-            self.targets.append(name)
-            self.iterables.append(Tuple([Text(k) for k in keys[0]]))
-            return True
-        patterns = [pattern for row in keys if (pattern := key_pattern(row)) is not None]
-        if len(patterns) < len(keys) or any(p[2] != patterns[0][2] for p in patterns):
+        differing = _what_differs(keys)
+        words = {words for _, words, _ in differing}
+        if len(words) > 1:
             return False
-        numbers = patterns[0][2]
-        low, high = min(numbers), max(numbers) + 1
-        if sorted(numbers) != list(range(low, high)) or numbers not in (sorted(numbers), sorted(numbers)[::-1]):
+        gone_through = words.pop()
+        numbers = [int(word) for word in gone_through if word.isdecimal()]
+        if len(numbers) == len(gone_through) and _in_a_row(numbers):
+            low, high = min(numbers), max(numbers) + 1
+            span: Expr = Call("range", [Text(str(n)) for n in ([low, high] if low else [high])])
+            self.iterables.append(span if numbers == sorted(numbers) else Call("reversed", [span]))
+        elif len(gone_through) <= _MOST_KEYS:
+            self.iterables.append(Tuple([Text(k) for k in gone_through]))
+        else:
             return False
-        name = self.fresh("i")
-        span: Expr = Call("range", [Text(str(n)) for n in ([low, high] if low else [high])])
-        self.iterables.append(span if numbers == sorted(numbers) else Call("reversed", [span]))
+        name = self.fresh("name" if gone_through[0][0] in "'\"" else "i")
         self.targets.append(name)
-        for row, pattern in zip(keys, patterns, strict=True):
-            self.key_names[row] = Text(f'f"{pattern[0]}{{{name}}}{pattern[1]}"')
+        for row, (before, _, after) in zip(keys, differing, strict=True):
+            self.key_names[row] = _key(before, Name(name), after) if row != gone_through else Name(name)
         return True
 
     def fresh(self, word: str) -> str:
@@ -288,6 +297,49 @@ class Head:
         roller.targets.add(name)
         self.bound.add(name)
         return name
+
+
+# ------------------------------------------------------------------ keys
+
+# Keys that are paths, whose parts are looked at one by one: `"norm1.weight"`.
+_PATH = re.compile(r'"[\w\-./~]+"')
+
+Keys = tuple[str, ...]  # one for each turn, as source
+
+
+def _what_differs(rows: Sequence[Keys]) -> list[tuple[str, Keys, str]]:
+    """For each row (what is before what differs, that in each turn, what is after it): numbers, or a part that several have."""
+    found = [_parts(row) for row in rows]
+    counts = Counter(words for _, words, _ in found)
+    # A key alone is read more easily as it is.
+    return [
+        parts if counts[parts[1]] > 1 or parts[1][0].isdecimal() else ("", row, "")
+        for row, parts in zip(rows, found, strict=True)
+    ]
+
+
+def _parts(row: Keys) -> tuple[str, Keys, str]:
+    numbered = key_pattern(row)
+    if numbered is not None and _in_a_row(numbered[2]):
+        return numbered[0], tuple([str(n) for n in numbered[2]]), numbered[1]
+    if not all(_PATH.fullmatch(text) for text in row):
+        return "", row, ""
+    plain = [text[1:-1] for text in row]
+    before = os.path.commonprefix(plain)
+    before = before[: max(before.rfind("."), before.rfind("/")) + 1]
+    rest = [text[len(before) :][::-1] for text in plain]
+    after = os.path.commonprefix(rest)
+    after = after[: max(after.rfind("."), after.rfind("/")) + 1][::-1]
+    return before, tuple([f'"{text[::-1][: len(text) - len(after)]}"' for text in rest]), after
+
+
+def _key(before: str, middle: Expr, after: str) -> Expr:
+    return Text(f'f"{before}{{{middle.flat()}}}{after}"') if before or after else Call("str", [middle])
+
+
+def _in_a_row(numbers: Sequence[int]) -> bool:
+    low, high = min(numbers), max(numbers)
+    return list(numbers) in ([*range(low, high + 1)], [*range(high, low - 1, -1)])
 
 
 # ------------------------------------------------------------------ the author's loop

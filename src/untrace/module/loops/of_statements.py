@@ -324,9 +324,8 @@ class _Roller:
         others = [*statements[:start], *statements[stop:]]
         if not all(self.apart.goes_through(e, others, self.known) for e in turns.elements):
             return None
-        is_authors = bool(turns.rows) or not turns.elements
-        loops = self.author_loops(turns) if is_authors else []
-        if is_authors and not loops:
+        loops = self.author_loops(turns)
+        if not loops and turns.needs_numbers:
             return None
         before = self._notes()
         written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loops)
@@ -334,7 +333,7 @@ class _Roller:
         self._note(before)
         if written is None:
             return None
-        self.is_authors |= is_authors
+        self.is_authors |= bool(loops)
         made = [s for part in written for s in part]
         # What the loop saves may go to another one, which then takes it by no number.
         numbered = "" if self.strict else "|".join(notes.saved)
