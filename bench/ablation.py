@@ -4,6 +4,7 @@
     python bench/ablation.py --of ../shared/zoo2 --only vae --json OUT.json
     python bench/ablation.py --passes outline residuals    only these
     python bench/ablation.py --derivatives written
+    python bench/ablation.py --count                       only in how many programs each fires: minutes, not hours
 
 Each program is written once with everything, pass by pass, which shows the passes that change its text, and the rewrites
 that its proof names; then once more without each of those, in the same process. A row of the table is a pass or a rewrite:
@@ -40,7 +41,10 @@ def measure(options: dict[str, Any], record: Record) -> None:
     steps = list(_api().steps(fn, derivatives=options["derivatives"])(*args))
     fired = [s.name for s in steps if s.diff and s.name not in (CAPTURED, SIMPLIFIED, PROVEN)]
     rewrites = rewrites_in(next(s.why for s in steps if s.name == SIMPLIFIED))
-    record.put(stage="whole", whole=written(fn, args, options["derivatives"], ()), fired=fired, rewrites=rewrites)
+    record.put(fired=fired, rewrites=rewrites)
+    if options["count"]:
+        return
+    record.put(stage="whole", whole=written(fn, args, options["derivatives"], ()))
     found: dict[str, Any] = {}
     record.put(without=found)
     for name in [*fired, *rewrites]:
@@ -95,6 +99,7 @@ def main() -> int:
     parser.add_argument("--of", nargs="*", default=everything, help="folders of programs")
     parser.add_argument("--only", help="a regular expression on names")
     parser.add_argument("--passes", nargs="*", default=[], help="only these passes and rewrites")
+    parser.add_argument("--count", action="store_true", help="write nothing without them, only count where they fire")
     parser.add_argument("--derivatives", default="auto", choices=("auto", "called", "written"))
     parser.add_argument("--seconds", type=float, default=1200.0, help="time limit of one program")
     parser.add_argument("--jobs", type=int, default=2)
@@ -103,29 +108,37 @@ def main() -> int:
     cases = [case for where in options.of for case in find_cases(where, options.only) if case.runs_here]
 
     def run(case: Any) -> dict[str, Any]:
-        asked = {"case": str(case.path), "derivatives": options.derivatives, "passes": options.passes}
+        asked = {
+            "case": str(case.path),
+            "derivatives": options.derivatives,
+            "passes": options.passes,
+            "count": options.count,
+        }
         return {"name": case.name, **run_child(__file__, asked, options.seconds, devices=case.devices, x64=case.x64)}
 
     rows: list[dict[str, Any]] = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(run, cases):
             rows.append(row)
-            said = str(row["error"])[:120] if "error" in row else f"{len(row['without'])} of them change it"
+            said = str(row["error"])[:120] if "error" in row else f"{len(row['fired'])} passes change it"
             print(f"{row['name']:44} {said}", flush=True)
             write_json(options.json, {"figures": rows})
     return show(rows)
 
 
 def show(rows: list[dict[str, Any]]) -> int:
-    measured = [row for row in rows if row.get("without") is not None and "whole" in row]
+    measured = [row for row in rows if "error" not in row or "whole" in row and row.get("without") is not None]
     fires: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for row in measured:
-        for name in row["without"]:
+        for name in row.get("without", [*row["fired"], *row["rewrites"]]):
             fires[name].append(row)
     print(f"{'without':34} {'fires in':>8} {'tokens':>8} {'weaker':>7} {'fails':>6}   of {len(measured)} programs")
     for name, own in sorted(fires.items(), key=lambda item: -len(item[1])):
-        pairs = [(row["whole"], row["without"][name]) for row in own]
+        pairs = [(row["whole"], row["without"][name]) for row in own if "without" in row]
         good = [(a, b) for a, b in pairs if "error" not in b]
+        if not pairs:
+            print(f"{name:34} {len(own):8}")
+            continue
         lost = sum(b["tokens"] for _, b in good) / max(1, sum(a["tokens"] for a, _ in good)) - 1
         fails = len(pairs) - len(good)
         print(f"{name:34} {len(own):8} {lost:+8.1%} {sum(weaker(a, b) for a, b in good):7} {fails:6}")
