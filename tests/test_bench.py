@@ -112,6 +112,9 @@ def test_ablation_says_what_a_pass_is_worth(zoo: Path, tmp_path: Path) -> None:
     assert "library-calls                             1 " in text
     assert text.splitlines()[-1] == "1 passed, 0 failed"
 
+    text, data = run("ablation.py", "--of", str(zoo), "--only", "soft", "--count", "--json", out)
+    assert "without" not in data["figures"][0] and "library-calls                             1\n" in text
+
 
 def test_speed_measures_both_kinds(zoo: Path, tmp_path: Path) -> None:
     options = ("--sizes", "60", "--repeats", "1", "--zoo", str(zoo), "--only", "softplus")

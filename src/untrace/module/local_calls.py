@@ -30,6 +30,7 @@ from untrace.module.interface.put_together import changed_parts, rebuilt
 from untrace.module.interface.writing import Contents, Writer
 from untrace.module.known_trees import Key, Trees, key_of, leaf_behind
 from untrace.module.loops import of_calls
+from untrace.module.loops.elements import Element
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement, returned
 from untrace.python.tree import Call, Expr, Leaf, Name, Symbol
@@ -80,7 +81,7 @@ def _scan(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -
     if len(trees) < len(found):
         return None
     order = argument_order(body, layout)
-    elements: list[tuple[int, of_calls.Element]] = []
+    elements: list[tuple[int, Element]] = []
     args: list[Expr | int | None] = []
     for i in order:
         turns = [t[-1 - i] for t in trees] if i < 0 else [t[i] for t in leaves]
@@ -93,7 +94,7 @@ def _scan(w: Writer, run: Sequence[Equation], start: int, uses: of_calls.Uses) -
         elif len({(t.root.id, t.steps) for t in parts}) == 1:
             args.append(parts[0])
         else:
-            element = of_calls.Element.of([(t.root, t.steps) for t in parts])
+            element = Element.of([(t.root, t.steps) for t in parts])
             if element is None:
                 return None
             elements.append((len(args), element))

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 from untrace.ir.said import Numbers
 from untrace.module.access_paths import Step
 from untrace.module.def_use import reads, targets_of
+from untrace.module.loops.elements import Element, key_pattern
 from untrace.module.loops.memo import NUMBER
-from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.anti_unify import AntiUnifier, Different, Node, Position
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Leaf, Name, Slice, Text, Tuple, along, quoted

@@ -17,8 +17,8 @@ from untrace._identifiers import identifier
 from untrace.lift.naming.words import clean, plural
 from untrace.module.def_use import reads, substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Row, Turns
+from untrace.module.loops.elements import key_pattern
 from untrace.module.loops.memo import Known
-from untrace.module.loops.of_calls import key_pattern
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Compound, Def, Return, Statement, Unpack
 from untrace.python.tree import Call, Dict, Expr, List, Name, Slice, Star, Subscript, Text, Tuple

@@ -12,8 +12,8 @@ from untrace.module.access_paths import last_word
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
+from untrace.module.loops.elements import key_pattern
 from untrace.module.loops.head import MOST_TARGETS, Head, Roller
-from untrace.module.loops.of_calls import key_pattern
 from untrace.module.loops.temporaries import fold_back
 from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
@@ -84,7 +84,9 @@ class _Writer:
         self._name_carries(needed.last)
         busy = {n for s in self.rest for n in self.known.read_by(s)} | turns.invariant | set(self.names.values())
         templates = [value for _, value in turns.template] + [v for g in gathered for v in g.values]
-        keys = [g.keys for g in gathered if g.keys is not None] + [e.texts for e in turns.elements if e.iterable() is None]
+        keys = [g.keys for g in gathered if g.keys is not None] + [
+            e.texts for e in turns.elements if e.iterable() is None
+        ]
         found = (TurnNumbers(loop, templates, turns.elements, keys) for loop in loops)
         numbers = next((one for one in found if one.is_complete), None)
         if numbers is None and turns.needs_numbers:

@@ -21,8 +21,8 @@ from untrace.module.access_paths import last_word
 from untrace.module.constants import ConstantWriter
 from untrace.module.loops.align_turns import Place, Turns
 from untrace.module.loops.collected import Gathered
+from untrace.module.loops.elements import Element, Source, key_pattern
 from untrace.module.loops.memo import Known
-from untrace.module.loops.of_calls import Element, Source, key_pattern
 from untrace.module.loops.turn_numbers import TurnNumbers, Values, places_of
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement

@@ -22,6 +22,7 @@ from untrace.lift.naming.author_loops import AuthorLoop, author_loops
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Place, Turns
+from untrace.module.loops.elements import note_but_last
 from untrace.module.loops.emit import write_loop
 from untrace.module.loops.memo import Known
 from untrace.module.loops.nested import roll_body
@@ -156,6 +157,7 @@ class _Roller:
                 found.append((count, statements))
         if found:
             self.definition.body = min(found, key=lambda pair: pair[0])[1]
+            note_but_last(self.definition)
         return bool(found)
 
     def _rolled(self, body: Sequence[Statement]) -> list[Statement] | None:

@@ -17,8 +17,8 @@ from typing import TypeGuard
 
 from untrace.module.access_paths import Bare
 from untrace.module.def_use import targets_of
+from untrace.module.loops.elements import Element
 from untrace.module.loops.memo import Key, Known
-from untrace.module.loops.of_calls import Element
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement, Unpack
 from untrace.python.tree import Expr, Leaf, Name, Subscript, Text, Tuple

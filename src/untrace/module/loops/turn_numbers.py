@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from untrace.ir.said import Numbers, SaidNumber
 from untrace.lift.naming.author_loops import AuthorLoop, variables_of
 from untrace.module.loops.align_turns import Row
+from untrace.module.loops.elements import Element, key_pattern
 from untrace.module.loops.memo import NUMBER
-from untrace.module.loops.of_calls import Element, key_pattern
 from untrace.python.tree import List, Text, Tuple
 from untrace.python.walk import rebuilt
 

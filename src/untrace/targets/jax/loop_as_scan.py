@@ -19,7 +19,8 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Local
 from untrace.lift.naming.words import plural
-from untrace.module.loops.of_calls import Element, Turns
+from untrace.module.loops.elements import Element, note_but_last
+from untrace.module.loops.of_calls import Turns
 from untrace.module.nested import group, put_definition
 from untrace.python.names import Scope
 from untrace.python.statements import Assign, Def, Parameter, Return, Statement
@@ -80,6 +81,8 @@ def _parameter(scope: Scope, names: Sequence[str], whole: str, body: list[Statem
 def _stack(element: Element, is_array: bool) -> Expr:
     """All elements as one, with a leading axis in each leaf."""
     whole = element.iterable()
+    if whole is not None:
+        note_but_last(whole)
     if is_array and whole is not None and type(whole) is not Call:
         return Call("jnp.stack", [whole])
     stack = Lambda(["*leaves"], Call("jnp.stack", [Name("leaves")]))
