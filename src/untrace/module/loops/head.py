@@ -204,7 +204,7 @@ class Head:
                 self.words.append(name)
                 self.below.append(Assign([name], root))
                 root = Name(name)
-            more.update((i, along(root, turns.elements[i].below)) for i in numbers)
+            more.update((i, _part(root, turns.elements[i].below)) for i in numbers)
         self.whole = self.whole or self.fresh(f"{self.words[0]}_saved" if self.words else "turn_saved")
         return more
 
@@ -215,14 +215,14 @@ class Head:
                 numbers = [int(s[0][1]) for s in steps]
                 names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(words)]
                 self.targets.append(f"({', '.join(names)})")
-                return [along(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
+                return [_part(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
             words = members[0].word()
         if words in self.roller.taken - self.roller.targets:  # by something else that the author calls so
             words = members[0].word()
         name = self.fresh(words)
         self.words.append(name)
         self.targets.append(name)
-        return [along(Name(name), e.below) for e in members]
+        return [_part(Name(name), e.below) for e in members]
 
     def _saved_targets(self, root: str, members: Sequence[Element]) -> list[Expr]:
         """The variables for what one turn of an earlier loop saved: by their names there, where these are free."""
@@ -331,6 +331,10 @@ def _parts(row: Keys) -> tuple[str, Keys, str]:
     after = os.path.commonprefix(rest)
     after = after[: max(after.rfind("."), after.rfind("/")) + 1][::-1]
     return before, tuple([f'"{text[::-1][: len(text) - len(after)]}"' for text in rest]), after
+
+
+def _part(root: Expr, below: tuple[Step, ...]) -> Expr:
+    return Leaf(root, below) if below and type(root) is Name else along(root, below)
 
 
 def _key(before: str, middle: Expr, after: str) -> Expr:

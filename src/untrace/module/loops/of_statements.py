@@ -13,6 +13,8 @@ the statements are written one by one (`driver.attempts`).
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -29,6 +31,7 @@ from untrace.module.loops.nested import roll_body
 from untrace.module.loops.taken_apart import TakenApart
 from untrace.module.loops.temporaries import fold_back, unfold
 from untrace.module.writer import ModuleWriter
+from untrace.provenance import syntax
 from untrace.provenance.frames import Frame
 from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different
@@ -295,11 +298,13 @@ class _Roller:
             best: tuple[int, list[Statement], _Notes] | None = None
             for first, count, missing in _alignments(keys, start, size, length):
                 # The same function may be called once more before the loop or after it, of what is no part of the list.
-                for begin, turns in ((first, count), (first, count - 1), (first + size, count - 1)):
-                    if turns < 2 or (begin, size, turns, missing) in tried:
+                parts = ((first, count), (first, count - 1), (first + size, count - 1))
+                for begin, turns in itertools.chain(parts, self._stretches(statements, first, size, count)):
+                    lacking = missing if begin + size * turns == first + size * count else 0
+                    if turns < 2 or (begin, size, turns, lacking) in tried:
                         continue
-                    tried.add((begin, size, turns, missing))
-                    made = self._loop(statements, begin, size, turns, missing, temporary)
+                    tried.add((begin, size, turns, lacking))
+                    made = self._loop(statements, begin, size, turns, lacking, temporary)
                     if made is not None and (best is None or made[0] > best[0]):
                         best = made
                     if made is not None or missing:
@@ -308,6 +313,23 @@ class _Roller:
                 self._note(best[2])
                 return best[1]
         return None
+
+    def _stretches(
+        self, statements: Sequence[Statement], first: int, size: int, count: int
+    ) -> Iterator[tuple[int, int]]:
+        """(first statement, turns): those in a row that the author has in the same loops, where he has several one after the
+        other."""
+
+        def loops(turn: int) -> frozenset[ast.For]:
+            start = first + turn * size
+            every = [f for s in statements[start : start + size] for frames in self._frames(s) for f in frames]
+            return frozenset(n for f in every if f.line is not None for n in syntax.loops_around(f.code, f.line))
+
+        found = [(loop, len(list(turns))) for loop, turns in itertools.groupby(range(count), loops)]
+        for loop, turns in found if len(found) > 1 else ():
+            if loop:
+                yield first, turns
+            first += size * turns
 
     def _loop(
         self, statements: list[Statement], start: int, size: int, count: int, missing: int, temporary: set[str]
