@@ -75,7 +75,7 @@ def rebind_names(
 
 def without_idle(body: Sequence[Statement]) -> Sequence[Statement]:
     """Statements without those that bind a name to itself: a loop's variable that took the name of its first value."""
-    kept = [s for s in body if not _is_idle(s)] or list(body)
+    kept = [s for s in body if not is_idle(s)] or list(body)
     for statement in kept:
         if isinstance(statement, For | Loop | If):
             statement.body = without_idle(statement.body)
@@ -84,9 +84,10 @@ def without_idle(body: Sequence[Statement]) -> Sequence[Statement]:
     return kept
 
 
-def _is_idle(statement: Statement) -> bool:
+def is_idle(statement: Statement) -> bool:
+    """Whether it gives a variable what it is: `x = x`."""
     return (
-        type(statement) is Assign
+        isinstance(statement, Assign)
         and type(statement.value) is Name
         and len(statement.targets) == 1
         and statement.targets[0] == statement.value.id

@@ -195,7 +195,7 @@ class Scope:
         parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
         if name not in parameters:
             made = [part for n in ast.walk(definition) if isinstance(n, ast.Assign) for part in _assigned_to(n, stored)]
-            if len(stored) != 1 or len(made) != 1:
+            if len(stored) != 1 or len(made) != 1 or name in _filled(definition):
                 raise NoNumber
             return made[0], self
         if stored:
@@ -293,6 +293,22 @@ def replaced(node: ast.expr, others: Mapping[str, ast.expr]) -> ast.expr:
             return others.get(node.id, node)
 
     return Replaced().visit(copy.deepcopy(node))
+
+
+_FILLING = frozenset(("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse"))
+
+
+@functools.lru_cache(maxsize=512)
+def _filled(definition: ast.AST) -> frozenset[str]:
+    """The names of lists and dicts that a function changes."""
+    found = set[str]()
+    for node in ast.walk(definition):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _FILLING:
+                found.add(name)
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+                found.add(name)
+    return frozenset(found)
 
 
 @functools.lru_cache(maxsize=512)

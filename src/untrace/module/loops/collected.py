@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from untrace._identifiers import identifier
@@ -44,9 +44,18 @@ _COLLECTIONS = frozenset((List, Tuple, Dict))
 
 
 class Gatherer:
-    """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function."""
+    """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function; named: the
+    author's lists, by the variables of the turns that he appends to them."""
 
-    def __init__(self, turns: Turns, rest: Sequence[Statement], fresh: Callable[[str], str], known: Known):
+    def __init__(
+        self,
+        turns: Turns,
+        rest: Sequence[Statement],
+        fresh: Callable[[str], str],
+        known: Known,
+        named: Mapping[str, str],
+    ):
+        self.named = named
         self.turns = turns
         self.known = known
         self.fresh = fresh
@@ -165,6 +174,8 @@ class Gatherer:
         own = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Own]
         carried = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Carry]
         names = own + carried
+        if not word and len(values) == 1 and type(values[0]) is Own and names[0] in self.named:
+            return self.fresh(self.named[names[0]])
         cotangents = names and all(n.startswith("d_") for n in own or carried)
         if word:
             plain = word if word.endswith("s") else plural(word)
@@ -236,7 +247,7 @@ class Gatherer:
             names = {k + 1: name for k, name in names.items() if k + 1 < count}
             if place in initial and names:
                 names[0] = initial[place]
-            if names and 0 in names and last is not None:
+            if names and last is not None:
                 found.has_trail = True
                 if trails:
                     found.trails[place] = {**names, count: last}

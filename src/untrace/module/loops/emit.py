@@ -13,7 +13,7 @@ from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
 from untrace.module.loops.collected import Gathered, Gatherer, holes
 from untrace.module.loops.elements import key_pattern
-from untrace.module.loops.head import MOST_TARGETS, Head, Roller
+from untrace.module.loops.head import MOST_TARGETS, End, Head, Roller, appended_in
 from untrace.module.loops.temporaries import fold_back
 from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
@@ -56,7 +56,9 @@ class _Writer:
 
     def write(self, loops: Sequence[AuthorLoop]) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
         turns = self.turns
-        gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known)
+        lists = appended_in(loops[0].node) if loops else {}
+        named = {n: lists[a] for n, a in self.roller.authors.items() if a in lists}
+        gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known, named)
         self.rest = gatherer.rest
         roller = self.roller
         bound = {n for s in self.before for n in targets_of(s)} | roller.parameters
@@ -70,11 +72,14 @@ class _Writer:
             roller.saved[name] = [(turns.name(h.key), type(h) is Carry) for h in saved]
             self._use_saved(new, name, needed.places, saved)
         for place, names in needed.trails.items():
-            name = self.fresh(plural(base_of(self._author(turns.name(place)))))
-            gathered.append(Gathered(name, [Own(place)], first=turns.carries[place]))
+            name = self.fresh(named.get(turns.name(place)) or plural(base_of(self._author(turns.name(place)))))
+            begins = 0 in names
+            gathered.append(Gathered(name, [Own(place)], first=turns.carries[place] if begins else None))
             roller.saved[name] = [(turns.name(place), True)]
-            roller.ends[name] = self.count, place
-            new.update((n, Leaf(Name(name), (("item", str(k), self.count + 1),))) for k, n in names.items())
+            last = self.count if begins else self.count - 1
+            roller.ends[name] = End(last, place, begins)
+            steps = {n: ("item", str(last - self.count + k), last + 1) for k, n in names.items()}
+            new.update((n, Leaf(Name(name), (step,))) for n, step in steps.items())
         self.rest = self.known.substituted(self.rest, new)
         if len(turns.carries) == 1:
             word = base_of(self._author(turns.name(next(iter(turns.carries)))))
@@ -164,8 +169,8 @@ class _Writer:
             final = turns.at(self.count - 1, place)
             if final is not None:
                 new[final] = self._named(self.names["carry", place], own)
-            for name, (_, other) in self.roller.ends.items():
-                if other == place and name not in self.roller.end_names:
+            for name, end in self.roller.ends.items():
+                if end.carry == place and name not in self.roller.end_names:
                     self.roller.end_names[name] = self._named(self.names["carry", place], own)
         for place in last - turns.carries.keys():
             final = turns.at(self.count - 1, place)

@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from untrace._identifiers import identifier
 from untrace.ir.facts import Step
@@ -33,13 +33,22 @@ MOST_TARGETS = 4  # of a tuple in the head of a loop
 LONGEST_TARGETS = 40  # letters of their names
 
 
+class End(NamedTuple):
+    """Of a list of all values of a carry: the place of the last one in it, the carry, and whether it begins with what that is
+    before the loop."""
+
+    last: int
+    carry: Place
+    begins: bool
+
+
 class Roller(Protocol):
     """What makes loops of the statements of one function, as it is seen from where a loop is written.
 
     `leaves`, `authors`: by variable the part of an argument that it holds, and what the author calls it. `taken`: all names;
     `targets`: those that only loops bind. `saved`: by list the variables that a loop put there, and whether they are carries;
     `carried`: by the same list what the loop hands from turn to turn. `words`: what the author calls the elements of a list.
-    `ends`: by list of all values of a carry how many turns there are, and which carry; `end_names`: its variable in the end.
+    `ends`: of the lists of all values of a carry; `end_names`: its variable in the end.
     """
 
     leaves: dict[str, Leaf]
@@ -49,7 +58,7 @@ class Roller(Protocol):
     saved: dict[str, list[tuple[str, bool]]]
     carried: dict[str, str]
     words: dict[tuple[str, tuple[Step, ...]], str | list[str]]
-    ends: dict[str, tuple[int, Place]]
+    ends: dict[str, End]
     end_names: dict[str, Name]
     parameters: set[str]
     known: Known
@@ -174,13 +183,14 @@ class Head:
         authors = author_targets(loop.node) if loop is not None else []
         lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
         several = [source_word(turns.elements[groups[s][0]]) for s in lists if s[0] not in self.roller.saved]
+        left = _left(authors, several)
         for source in lists:
             members = [turns.elements[i] for i in groups[source]]
             iterable = members[0].iterable()
             assert iterable is not None  # of other elements there is no group
             self.iterables.append(iterable)
             if source[0] in self.roller.saved:
-                named = self._saved_targets(source[0], members)
+                named = self._saved_targets(source[0], members, left if len(lists) == len(several) + 1 else "")
             else:
                 word = members[0].word()
                 if (targets := _targets_of(members[0], authors, several)) is not None:
@@ -224,8 +234,9 @@ class Head:
         self.targets.append(name)
         return [_part(Name(name), e.below) for e in members]
 
-    def _saved_targets(self, root: str, members: Sequence[Element]) -> list[Expr]:
-        """The variables for what one turn of an earlier loop saved: by their names there, where these are free."""
+    def _saved_targets(self, root: str, members: Sequence[Element], word: str) -> list[Expr]:
+        """The variables for what one turn of an earlier loop saved: by `word`, where the author has one for it, or by their names
+        there, where these are free."""
         roller = self.roller
         names = roller.saved[root]
         numbers = [int(e.below[0][1]) if len(names) > 1 else 0 for e in members]
@@ -235,8 +246,11 @@ class Head:
                 base, carried = names[number]
                 if carried:
                     base = base_of(roller.authors.get(base, base))
-                if root in roller.ends and members[0].keys[0][1] != "0" != members[0].keys[-1][1]:
+                ends = [members[0].keys[0][1], members[0].keys[-1][1]]
+                if root in roller.ends and not (roller.ends[root].begins and "0" in ends):
                     base, carried = f"{base}_out", False
+                if word and len(names) == 1:
+                    base, carried = word, False
                 free = base not in self.busy | self.bound
                 chosen[number] = base if free else roller.fresh(f"{base}_in" if carried else base)
                 self.bound.add(chosen[number])
@@ -367,6 +381,16 @@ def author_targets(loop: ast.For) -> list[Targets]:
     return list(_targets(loop.target, loop.iter))
 
 
+def appended_in(loop: ast.For) -> dict[str, str]:
+    """The lists that a loop of the author's appends variables to, by these."""
+    found: dict[str, str] = {}
+    for node in ast.walk(loop):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[ast.Name(id=word)]):
+                found[word] = name
+    return found
+
+
 def _targets(target: ast.expr, iterable: ast.expr) -> Iterator[Targets]:
     match iterable:
         case ast.Call(ast.Name(id="range")):
@@ -395,6 +419,12 @@ def _targets_of(element: Element, authors: Sequence[Targets], several: Sequence[
     left = [targets for own, targets in authors if own not in several]
     known = [own for own, _ in authors]
     return left[0] if len(left) == 1 and sum(w not in known for w in several) == 1 else None
+
+
+def _left(authors: Sequence[Targets], several: Sequence[str]) -> str:
+    """The author's variable for the elements of the only list of his loop that is none of these; "" where there is no such one."""
+    names = [targets for own, targets in authors if own not in several]
+    return names[0] if len(names) == 1 == len(authors) - len(several) and isinstance(names[0], str) else ""
 
 
 def _last_word(node: ast.AST) -> str:

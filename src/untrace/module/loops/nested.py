@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from untrace.module.def_use import read_by, renamed, targets_of
+from untrace.python.coalesce_names import is_idle
 from untrace.python.statements import Assign, Compound, Def, For, Parameter, Return, Statement, Unpack
 from untrace.python.tree import Name, Symbol, Tuple
 from untrace.python.walk import copied
@@ -64,14 +65,9 @@ def _handed_on(body: Sequence[Statement], name: str, wanted: str) -> list[Statem
     if wanted in read:
         return [*body, Assign([wanted], Name(name))]
     made = [renamed(s, name, wanted) for s in body]
-    return [s for s in made if not _is_nothing(s)]
+    return [s for s in made if not is_idle(s)]
 
 
 def _bound_in(statement: Statement) -> set[str]:
     inside = statement.body if isinstance(statement, For) else [statement]
     return {name for s in inside for name in (_bound_in(s) if s is not statement else targets_of(s))}
-
-
-def _is_nothing(statement: Statement) -> bool:
-    value = statement.value if isinstance(statement, Assign) else None
-    return isinstance(statement, Assign) and type(value) is Name and statement.targets == [value.id]

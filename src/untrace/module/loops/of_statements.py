@@ -23,9 +23,10 @@ from typing import NamedTuple, TypeGuard
 from untrace.lift.naming.author_loops import AuthorLoop, author_loops
 from untrace.module.access_paths import Bare, Step
 from untrace.module.def_use import substituted, targets_of
-from untrace.module.loops.align_turns import Place, Turns
+from untrace.module.loops.align_turns import Turns
 from untrace.module.loops.elements import note_but_last
 from untrace.module.loops.emit import write_loop
+from untrace.module.loops.head import End
 from untrace.module.loops.memo import Known
 from untrace.module.loops.nested import roll_body
 from untrace.module.loops.taken_apart import TakenApart
@@ -93,7 +94,7 @@ class _Notes(NamedTuple):
     targets: set[str]
     saved: dict[str, list[tuple[str, bool]]]
     carried: dict[str, str]
-    ends: dict[str, tuple[int, Place]]
+    ends: dict[str, End]
     end_names: dict[str, Name]
 
 
@@ -111,11 +112,10 @@ class _Roller:
         self.authors: dict[str, str] = {}
         self.saved: dict[str, list[tuple[str, bool]]] = {}  # by list: the variables put there, whether they are carries
         self.carried: dict[str, str] = {}  # by the same list: what the loop that filled it hands from turn to turn
-        # The same for lists of all values of a carry: how many turns there are, which carry, its variable in the end.
         self.words: dict[
             tuple[str, tuple[Step, ...]], str | list[str]
         ] = {}  # what the author calls the elements of a list
-        self.ends: dict[str, tuple[int, Place]] = {}
+        self.ends: dict[str, End] = {}
         self.end_names: dict[str, Name] = {}
         self.read: Counter[str] = Counter()  # how often each variable is read before anything is a loop
         self.temporary: set[str] = set()  # what was taken out of other statements
@@ -215,8 +215,8 @@ class _Roller:
     def _with_ends(self, node: object) -> object:
         """`x` for `xs[4]`, where that is what the loop gave at last."""
         if isinstance(node, Leaf) and node.root.id in self.ends:
-            count, _ = self.ends[node.root.id]
-            return self.end_names[node.root.id] if node.steps == (("item", str(count), count + 1),) else node
+            last = self.ends[node.root.id].last
+            return self.end_names[node.root.id] if node.steps == (("item", str(last), last + 1),) else node
         return rebuilt(node, self._with_ends)
 
     def _notes(self) -> _Notes:
