@@ -175,7 +175,7 @@ class Gatherer:
         carried = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Carry]
         names = own + carried
         if not word and len(values) == 1 and type(values[0]) is Own and names[0] in self.named:
-            return self.fresh(self.named[names[0]])
+            return self.fresh(identifier(self.named[names[0]], "parts"))
         cotangents = names and all(n.startswith("d_") for n in own or carried)
         if word:
             plain = word if word.endswith("s") else plural(word)

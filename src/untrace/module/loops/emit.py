@@ -6,6 +6,7 @@ import itertools
 import keyword
 from collections.abc import Iterator, Sequence
 
+from untrace._identifiers import identifier
 from untrace.lift.naming.author_loops import AuthorLoop
 from untrace.lift.naming.words import plural
 from untrace.module.access_paths import last_word
@@ -72,7 +73,8 @@ class _Writer:
             roller.saved[name] = [(turns.name(h.key), type(h) is Carry) for h in saved]
             self._use_saved(new, name, needed.places, saved)
         for place, names in needed.trails.items():
-            name = self.fresh(named.get(turns.name(place)) or plural(base_of(self._author(turns.name(place)))))
+            word = named.get(turns.name(place)) or plural(base_of(self._author(turns.name(place))))
+            name = self.fresh(identifier(word, "parts"))
             begins = 0 in names
             gathered.append(Gathered(name, [Own(place)], first=turns.carries[place] if begins else None))
             roller.saved[name] = [(turns.name(place), True)]

@@ -250,8 +250,8 @@ class Head:
                 if root in roller.ends and not (roller.ends[root].begins and "0" in ends):
                     base, carried = f"{base}_out", False
                 if word and len(names) == 1:
-                    base, carried = word, False
-                free = base not in self.busy | self.bound
+                    base, carried = identifier(word, base), False
+                free = base not in self.busy | self.bound and not roller.module.scope.taken_outside(base)
                 chosen[number] = base if free else roller.fresh(f"{base}_in" if carried else base)
                 self.bound.add(chosen[number])
         skip = 1 if len(names) > 1 else 0
@@ -423,7 +423,7 @@ def _targets_of(element: Element, authors: Sequence[Targets], several: Sequence[
 
 def _left(authors: Sequence[Targets], several: Sequence[str]) -> str:
     """The author's variable for the elements of the only list of his loop that is none of these; "" where there is no such one."""
-    names = [targets for own, targets in authors if own not in several]
+    names = [targets for own, targets in authors if own not in several and targets != "_"]
     return names[0] if len(names) == 1 == len(authors) - len(several) and isinstance(names[0], str) else ""
 
 
