@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from untrace.ir.said import Numbers
@@ -67,7 +67,7 @@ class Row(Hole[tuple[Numbers, ...]]):
 class Turns(AntiUnifier):
     """Statements of several turns laid over each other. Raises Different where they are no turns of one loop.
 
-    The last turn may have fewer: what it would only hand on, nothing needs.
+    The last turn may have fewer: what it would only hand on, nothing needs. lacking: the places of those in a turn.
 
     `leaf(name)`: the part of an argument that a variable holds. `known`: parts that are there. `template`: the statements, their targets numbers of
     `names`. `carries`: by Place what each is at first.
@@ -78,13 +78,17 @@ class Turns(AntiUnifier):
         turns: Sequence[Sequence[Statement]],
         leaf: Callable[[str], Leaf | None],
         known: Container[tuple[str, tuple[Step, ...]]] = (),
+        lacking: Collection[int] = (),
     ):
         self.turns = turns
         self.leaf = leaf
         self.known = known
+        size = len(turns[0])
+        self.by_place = [dict(enumerate(turn)) for turn in turns[:-1]]
+        self.by_place.append(dict(zip([j for j in range(size) if j not in lacking], turns[-1], strict=True)))
         self.produced: list[dict[str, Place]] = [
-            {name: (j, t) for j, s in enumerate(turn) for t, name in enumerate(targets_of(s)) if name != "_"}
-            for turn in turns
+            {name: (j, t) for j, s in turn.items() for t, name in enumerate(targets_of(s)) if name != "_"}
+            for turn in self.by_place
         ]
         self.turn_of = {name: k for k, found in enumerate(self.produced) for name in found}
         self.carries: dict[Place, Expr] = {}
@@ -95,8 +99,8 @@ class Turns(AntiUnifier):
         self.params: frozenset[str] = frozenset()  # of the functions inside which we are
         self.invariant: set[str] = set()
         self.template: list[tuple[Assign | Unpack, Expr]] = []
-        for j in range(len(turns[0])):
-            self.template.append(self._statement(j, [turn[j] for turn in turns if j < len(turn)]))
+        for j in range(size):
+            self.template.append(self._statement(j, [turn[j] for turn in self.by_place if j in turn]))
 
     def _statement(self, j: int, rows: Sequence[Statement]) -> tuple[Assign | Unpack, Expr]:
         every = [s for s in rows if isinstance(s, (Assign, Unpack))]

@@ -300,7 +300,7 @@ class _Roller:
                 # The same function may be called once more before the loop or after it, of what is no part of the list.
                 parts = ((first, count), (first, count - 1), (first + size, count - 1))
                 for begin, turns in itertools.chain(parts, self._stretches(statements, first, size, count)):
-                    lacking = missing if begin + size * turns == first + size * count else 0
+                    lacking = missing if begin + size * turns == first + size * count else ()
                     if turns < 2 or (begin, size, turns, lacking) in tried:
                         continue
                     tried.add((begin, size, turns, lacking))
@@ -332,18 +332,24 @@ class _Roller:
             first += size * turns
 
     def _loop(
-        self, statements: list[Statement], start: int, size: int, count: int, missing: int, temporary: set[str]
+        self,
+        statements: list[Statement],
+        start: int,
+        size: int,
+        count: int,
+        missing: Sequence[int],
+        temporary: set[str],
     ) -> tuple[int, list[Statement], _Notes] | None:
         """(tokens saved, the statements with a loop for `count` turns of `size` statements from `start` on, the last without
-        `missing` of them).
+        those at the places `missing` of a turn).
         """
-        stop = start + size * count - missing
+        stop = start + size * count - len(missing)
         part = statements[start:stop]
         try:
-            turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys)
+            turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys, missing)
         except Different:
             return None
-        if not turns.is_recurrence() or missing and self._is_elsewhere(turns.turns[0], turns.turns[-1]):
+        if not turns.is_recurrence() or missing and self._is_elsewhere(turns):
             return None
         others = [*statements[:start], *statements[stop:]]
         if not all(self.apart.goes_through(e, others, self.known) for e in turns.elements):
@@ -379,11 +385,12 @@ class _Roller:
         own = [[s for s in turn if self.temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
         return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
 
-    def _is_elsewhere(self, one: Sequence[Statement], other: Sequence[Statement]) -> bool:
-        """Whether the author has what two turns have in common at two places: `x @ w` of the last layer is not in his loop, and
-        what he returns, which has no origin, is in none."""
-        lines = [[{(f[-1].code, f[-1].line) for f in self._frames(s) if f} for s in turn] for turn in (one, other)]
-        return any(a and a.isdisjoint(b) for a, b in zip(*lines, strict=False))
+    def _is_elsewhere(self, turns: Turns) -> bool:
+        """Whether the author has what the first and the last turn have in common at two places: `x @ w` of the last layer is not
+        in his loop, and what he returns, which has no origin, is in none."""
+        first, *_, last = turns.by_place
+        pairs = [[{(f[-1].code, f[-1].line) for f in self._frames(s) if f} for s in (first[j], last[j])] for j in last]
+        return any(a and a.isdisjoint(b) for a, b in pairs)
 
     def _is_in_order(self, turn: Sequence[Statement]) -> bool:
         """Whether a turn begins where the author's does, and not in the middle of one."""
@@ -460,14 +467,31 @@ def _candidates(keys: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]
                 yield -((stop - first) // size * size), size, first, stop - first
 
 
-def _alignments(keys: Sequence[object], start: int, size: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """(first statement, turns, statements that the last one lacks): where the turns may begin."""
+def _alignments(
+    keys: Sequence[object], start: int, size: int, length: int
+) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """(first statement, turns, places of a turn that the last one lacks): where the turns may begin."""
     for first in list(range(start, start + length % size + 1))[:_MOST_ALIGNED]:
         starts = [first]
         if first >= size and all(type(k) is tuple for k in keys[first - size : first]):
             starts.append(first - size)  # the first turn may begin with an expression where others have a variable
         for begin in starts:
             count, more = divmod(start + length - begin, size)
-            yield begin, count, 0
-            if count > 1 and 2 * more >= size:
-                yield begin, count + 1, size - more
+            yield begin, count, ()
+            if count < 2:
+                continue
+            rest = tuple(range(more, size))
+            for lacking in dict.fromkeys((rest, _lacking(keys, begin + size * count, size))):
+                if lacking and 2 * len(lacking) <= size:
+                    yield begin, count + 1, lacking
+
+
+def _lacking(keys: Sequence[object], start: int, size: int) -> tuple[int, ...]:
+    """The places of the turn of so many statements before `start` that a turn from there on lacks."""
+    found = []
+    for place in range(size):
+        if start < len(keys) and keys[start] == keys[start - size + len(found)]:
+            start += 1
+        else:
+            found.append(place)
+    return tuple(found)
