@@ -475,7 +475,9 @@ def _alignments(
         starts = [first]
         if first >= size and all(type(k) is tuple for k in keys[first - size : first]):
             starts.append(first - size)  # the first turn may begin with an expression where others have a variable
-        for begin in starts:
+        elif first == start:
+            starts.append(first - _begun_otherwise(keys, first, size))
+        for begin in dict.fromkeys(starts):
             count, more = divmod(start + length - begin, size)
             yield begin, count, ()
             if count < 2:
@@ -484,6 +486,18 @@ def _alignments(
             for lacking in dict.fromkeys((rest, _lacking(keys, begin + size * count, size))):
                 if lacking and 2 * len(lacking) <= size:
                     yield begin, count + 1, lacking
+
+
+def _begun_otherwise(keys: Sequence[object], start: int, size: int) -> int:
+    """How many statements before `start` may be of the same turns, if one of them says something else in the first turn: what a
+    variable holds later may be a number there (`0.0 + x`)."""
+    differing = back = 0
+    while back < min(size, start) and type(keys[start - back - 1]) is tuple:
+        differing += keys[start - back - 1] != keys[start - back - 1 + size]
+        if differing > 1:
+            break
+        back += 1
+    return back
 
 
 def _lacking(keys: Sequence[object], start: int, size: int) -> tuple[int, ...]:
