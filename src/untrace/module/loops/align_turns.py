@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Collection, Container, Hashable, Sequence
 from typing import Generic, TypeVar
 
+from untrace.ir.nodes import Value
 from untrace.ir.said import Numbers
 from untrace.module.access_paths import Step
 from untrace.module.def_use import reads, targets_of
@@ -115,7 +117,8 @@ class Turns(AntiUnifier):
             return False
         found = [(j, n) for j, (_, value) in enumerate(self.template) for n in nodes_of(value)]
         every = sum(type(n) is Name and n.id == name for _, n in found)
-        shapes = [j for j, n in found if type(n) is Attribute and n.name == "shape" and n.value.flat() == name]
+        read = [(j, n.value) for j, n in found if type(n) is Attribute and n.name == "shape"]
+        shapes = [j for j, n in read if type(n) is Name and n.id == name]
         return len(shapes) == every and max(shapes, default=0) <= place[0]
 
     @property
@@ -160,6 +163,8 @@ class Turns(AntiUnifier):
             second = nodes[1]
             assert type(second) is Binary
             nodes = [first := self._begun(first, second), *nodes[1:]]
+        if type(first) is Attribute and first.name == "shape" and (own := self._shape_of_own(nodes)) is not None:
+            return Attribute(own, "shape")
         if all(type(n) is Name or isinstance(n, Leaf) for n in nodes) or any(type(n) is not type(first) for n in nodes):
             return self._slot(nodes)  # what a loop begins with may be an expression
         if type(first) is Text:
@@ -188,6 +193,23 @@ class Turns(AntiUnifier):
             if _number(made) == float(first.text):
                 return made
         return first
+
+    def _shape_of_own(self, shapes: Sequence[Node]) -> Own | None:
+        """What the first turn gave whose shape is read in all of them, where it has that shape in each: sizes are said by the
+        first variable that has them."""
+        names = {n.value.id if type(n) is Attribute and type(n.value) is Name else "" for n in shapes}
+        place = self.produced[0].get(next(iter(names))) if len(names) == 1 else None
+        if place is None:
+            return None
+        values = [self._values.get(self.at(k, place) or "") for k in range(len(self.turns))]
+        found = [v.aval.shape for v in values if v is not None]
+        return Own(place) if len(found) == len(values) and len(set(found)) == 1 else None
+
+    @functools.cached_property
+    def _values(self) -> dict[str, Value]:
+        """The values that the variables of the turns hold, where they are read."""
+        names = [n for turn in self.turns for s in turn for n in nodes_of(s) if type(n) is Name]
+        return {n.id: n.symbol.value for n in names if n.symbol.value is not None}
 
     def part(self, position: Position, nodes: Sequence[Node]) -> Node:
         return self.unify(_with_zeros(nodes) if type(position[0]) is Slice else nodes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from untrace._identifiers import identifier
@@ -44,8 +44,8 @@ _COLLECTIONS = frozenset((List, Tuple, Dict))
 
 
 class Gatherer:
-    """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function; named: the
-    author's lists, by the variables of the turns that he appends to them."""
+    """Puts variables that a loop fills into the statements after it. `fresh(base)`: a new name of the function;
+    `listed(value)`: the list of the author's that he appends such a value of a turn to, or ""."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Gatherer:
         rest: Sequence[Statement],
         fresh: Callable[[str], str],
         known: Known,
-        named: Mapping[str, str],
+        listed: Callable[[Expr], str],
     ):
-        self.named = named
+        self.listed = listed
         self.turns = turns
         self.known = known
         self.fresh = fresh
@@ -174,8 +174,8 @@ class Gatherer:
         own = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Own]
         carried = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Carry]
         names = own + carried
-        if not word and len(values) == 1 and type(values[0]) is Own and names[0] in self.named:
-            return self.fresh(identifier(self.named[names[0]], "parts"))
+        if not word and len(values) == 1 and (listed := self.listed(values[0])):
+            return self.fresh(identifier(listed, "parts"))
         cotangents = names and all(n.startswith("d_") for n in own or carried)
         if word:
             plain = word if word.endswith("s") else plural(word)

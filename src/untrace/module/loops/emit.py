@@ -57,9 +57,10 @@ class _Writer:
 
     def write(self, loops: Sequence[AuthorLoop]) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
         turns = self.turns
-        lists = appended_in(loops[0].node) if loops else {}
-        named = {n: lists[a] for n, a in self.roller.authors.items() if a in lists}
-        gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known, named)
+        self.lists = appended_in(loops[0].node) if loops else {}
+        gatherer = Gatherer(
+            turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known, self._listed
+        )
         self.rest = gatherer.rest
         roller = self.roller
         bound = {n for s in self.before for n in targets_of(s)} | roller.parameters
@@ -73,7 +74,7 @@ class _Writer:
             roller.saved[name] = [(turns.name(h.key), type(h) is Carry) for h in saved]
             self._use_saved(new, name, needed.places, saved)
         for place, names in needed.trails.items():
-            word = named.get(turns.name(place)) or plural(base_of(self._author(turns.name(place))))
+            word = self._listed(Own(place)) or plural(base_of(self._author(turns.name(place))))
             name = self.fresh(identifier(word, "parts"))
             begins = 0 in names
             gathered.append(Gathered(name, [Own(place)], first=turns.carries[place] if begins else None))
@@ -112,6 +113,12 @@ class _Writer:
         return self.before, [*starts, made], self.rest
 
     # ------------------------------------------------------------ after the loop
+
+    def _listed(self, value: Expr) -> str:
+        """The list of the author's that he appends such a value of a turn to; "" where there is none."""
+        parts = value.elements if type(value) is Tuple else [value]
+        words = [self._author(self.turns.name(part.key)) for part in parts if type(part) is Own]
+        return self.lists.get(f"({', '.join(words)})" if type(value) is Tuple else words[0] if words else "", "")
 
     def _use_saved(
         self, new: dict[str, Expr], name: str, places: dict[str, tuple[int, Own | Carry]], saved: Sequence[Own | Carry]

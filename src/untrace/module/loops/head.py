@@ -223,6 +223,8 @@ class Head:
             steps = [e.below[:1] for e in members]
             if all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
                 numbers = [int(s[0][1]) for s in steps]
+                taken = self.roller.taken - self.roller.targets
+                words = [f"{w}_in" if w in taken else w for w in words]
                 names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(words)]
                 self.targets.append(f"({', '.join(names)})")
                 return [_part(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
@@ -382,12 +384,12 @@ def author_targets(loop: ast.For) -> list[Targets]:
 
 
 def appended_in(loop: ast.For) -> dict[str, str]:
-    """The lists that a loop of the author's appends variables to, by these."""
+    """The lists that a loop of the author's appends variables or tuples of them to, by these in his words."""
     found: dict[str, str] = {}
     for node in ast.walk(loop):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[ast.Name(id=word)]):
-                found[word] = name
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[word]):
+                found[ast.unparse(word)] = name
     return found
 
 

@@ -293,7 +293,7 @@ class _Roller:
         """The statements with one loop in them, the one that takes in most; None where there is none."""
         keys = self._keys(statements)
         self.whole = None
-        tried: set[tuple[int, int, int, int]] = set()
+        tried: set[tuple[int, int, int, tuple[int, ...]]] = set()
         for _, size, start, length in sorted(_candidates(keys))[:_MOST_TRIED]:
             best: tuple[int, list[Statement], _Notes] | None = None
             for first, count, missing in _alignments(keys, start, size, length):
