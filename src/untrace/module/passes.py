@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from untrace.ir.passes import ALL, Course, Pass, run_passes
 from untrace.module.call_helpers import share_calls
 from untrace.module.check import check_names
+from untrace.module.loops.comprehensions import comprehend
 from untrace.module.loops.of_statements import roll_statements
 from untrace.module.merge.alpha_equivalent import merge_equal
 from untrace.module.merge.nest_pullbacks import nest_backward_parts
@@ -66,6 +67,10 @@ def _roll(s: Statements) -> None:
     s.rolled = roll_statements(s.module, s.everything, s.provenance) or s.rolled
 
 
+def _comprehend(s: Statements) -> None:
+    s.rolled = comprehend(s.module, s.everything, s.provenance) or s.rolled
+
+
 def _fold(s: Statements) -> None:
     effects = bool(getattr(s.module.program, "effects", None))
     s.words = fold_neighbours(s.everything, s.provenance, s.module.folded, effects, s.module.in_order)
@@ -105,6 +110,7 @@ PASSES: tuple[Pass[Statements], ...] = (
         "names-of-residuals", "what a loop saves has the same name in its backward loop",
         lambda s: match_residuals(s.module.residuals, s.nodes), lambda s: bool(s.nodes),
     ),
+    Pass("comprehensions", "what is the same for each element of a list is said once", _comprehend, lambda s: s.rolls),
 )  # fmt: skip
 
 

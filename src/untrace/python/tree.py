@@ -284,6 +284,19 @@ class Lambda(Expr):
         return f"{head}: {self.body.flat()}"
 
 
+class Comprehension(Expr):
+    """`[body for target in iterable]`, or `sum(body for target in iterable)`, by what it begins and ends with. What the target
+    binds stands in the body as Text: it is no variable of the function."""
+
+    __slots__ = ("opening", "body", "target", "iterable", "closing")
+
+    def __init__(self, opening: str, body: Expr, target: str, iterable: Expr, closing: str):
+        self.opening, self.body, self.target, self.iterable, self.closing = opening, body, target, iterable, closing
+
+    def flat(self) -> str:
+        return f"{self.opening}{self.body.flat()} for {self.target} in {self.iterable.flat()}{self.closing}"
+
+
 class Ternary(Expr):
     """`then if test else otherwise`."""
 
@@ -351,6 +364,12 @@ def lines_of(
     line = f"{indent}{prefix}{expr.flat()}{suffix}"
     if len(line) > width and type(expr) is Binary:
         yield from _operation_lines(prefix, expr, suffix, indent, width, bracketed)
+        return
+    if len(line) > width and type(expr) is Comprehension:
+        yield f"{indent}{prefix}{expr.opening}"
+        yield from lines_of("", expr.body, "", indent + "    ", width, bracketed=True)
+        yield from lines_of(f"for {expr.target} in ", expr.iterable, "", indent + "    ", width)
+        yield f"{indent}{expr.closing}{suffix}"
         return
     broken = expr.items() if len(line) > width else None
     if broken is None or not broken[1]:

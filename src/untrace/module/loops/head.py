@@ -380,7 +380,7 @@ Targets = tuple[str, str | list[str]]  # a list of the author's, and the variabl
 
 def author_targets(loop: ast.For) -> list[Targets]:
     """What a loop of the author's goes through, but for numbers that it counts."""
-    return list(_targets(loop.target, loop.iter))
+    return list(targets_in(loop.target, loop.iter))
 
 
 def appended_in(loop: ast.For) -> dict[str, str]:
@@ -393,17 +393,18 @@ def appended_in(loop: ast.For) -> dict[str, str]:
     return found
 
 
-def _targets(target: ast.expr, iterable: ast.expr) -> Iterator[Targets]:
+def targets_in(target: ast.expr, iterable: ast.expr) -> Iterator[Targets]:
+    """What a clause goes through, but for numbers that it counts, and the variables for it."""
     match iterable:
         case ast.Call(ast.Name(id="range")):
             return
         case ast.Call(ast.Name(id="enumerate"), [of, *_]) if isinstance(target, ast.Tuple) and len(target.elts) == 2:
-            yield from _targets(target.elts[1], of)
+            yield from targets_in(target.elts[1], of)
         case ast.Call(ast.Name(id="zip"), args) if isinstance(target, ast.Tuple) and len(target.elts) == len(args):
             for part, of in zip(target.elts, args, strict=True):
-                yield from _targets(part, of)
+                yield from targets_in(part, of)
         case ast.Call(ast.Name(), [of]) | ast.Subscript(value=of, slice=ast.Slice()):
-            yield from _targets(target, of)
+            yield from targets_in(target, of)
         case _ if isinstance(target, ast.Name):
             yield _last_word(iterable), target.id
         case _ if isinstance(target, ast.Tuple):

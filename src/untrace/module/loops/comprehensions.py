@@ -1,0 +1,201 @@
+"""Lists and sums of the same for each element of a list, as comprehensions:
+
+    jnp.stack([head(params[0], x), head(params[1], x)])        ->    jnp.stack([head(p, x) for p in params])
+    0.0 + (params[0]["w"] ** 2).sum() + ...                    ->    sum((p["w"] ** 2).sum() for p in params)
+
+They are the author's where he has one there, else they have to save something. This is the last of the passes over
+statements: no other one has to know of the variables that a comprehension binds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from untrace._identifiers import identifier
+from untrace.module.def_use import reads
+from untrace.module.loops.align_turns import Part, Turns
+from untrace.module.loops.elements import note_but_last
+from untrace.module.loops.head import Targets, source_word, targets_in
+from untrace.module.writer import ModuleWriter
+from untrace.provenance import syntax
+from untrace.provenance.frames import Frame
+from untrace.provenance.sites import Provenance
+from untrace.python.anti_unify import Different
+from untrace.python.coalesce_names import functions_of
+from untrace.python.statements import Assign, Compound, Def, Statement
+from untrace.python.tree import Binary, Call, Comprehension, Expr, List, Name, Text, along
+from untrace.python.walk import nodes_of, rebuilt
+
+_LEAST_SAVED = 12  # tokens, where the author has no comprehension
+_FEWEST = 3  # elements, there
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
+
+
+def comprehend(module: ModuleWriter, definitions: Sequence[Statement], provenance: Provenance) -> bool:
+    """Makes comprehensions of lists and sums in the definitions of a module; whether there was any."""
+    functions = [f for d in definitions if type(d) is Def for f in functions_of(d)]
+    return any([_Function(module, f, provenance).comprehend() for f in functions])
+
+
+class _Function:
+    def __init__(self, module: ModuleWriter, definition: Def, provenance: Provenance):
+        self.module = module
+        self.definition = definition
+        self.provenance = provenance
+        names = [n for n in nodes_of(definition) if type(n) is Name]
+        self.read = Counter(n.id for n in names)
+        self.leaves = {n.id: n.symbol.leaf for n in names if n.symbol.leaf is not None and n.symbol.leaf.steps}
+        self.before: list[Statement] = []  # the statements before the one that is looked at
+        self.found = False
+
+    def comprehend(self) -> bool:
+        self.definition.body = self._body(self.definition.body)
+        return self.found
+
+    def _body(self, body: Sequence[Statement]) -> list[Statement]:
+        made: list[Statement] = []
+        left = list(body)
+        while left:
+            statement = left.pop()
+            if type(statement) is not Def:  # which has its own turn
+                outside, self.before = self.before, left
+                frames = self._frames(statement)
+                statement = rebuilt(statement, lambda n, frames=frames: self._changed(n, frames))
+                self.before = outside
+            made.append(statement)
+        return made[::-1]
+
+    def _frames(self, statement: Statement) -> Sequence[Frame]:
+        return self.provenance.site(statement.origin).frames if statement.origin is not None else ()
+
+    def _changed(self, node: object, frames: Sequence[Frame]) -> object:
+        if isinstance(node, Compound) or type(node) is list and any(isinstance(n, Statement) for n in node):
+            return self._body(node) if type(node) is list else rebuilt(node, lambda n: self._changed(n, frames))
+        made = self._sum(node, frames) if type(node) is Binary and node.op == "+" else None
+        if made is None and type(node) is List:
+            made = self._comprehension(node.elements, self.before, frames, "[", "]")
+        if made is not None:
+            self.found = True
+            return made
+        return rebuilt(node, lambda n: self._changed(n, frames))
+
+    def _sum(self, node: Binary, frames: Sequence[Frame]) -> Expr | None:
+        """`sum(...)` for a chain that begins with zero, which Python's begins with; the statement before may hold its beginning."""
+        terms: list[Expr] = []
+        first: Expr = node
+        before = list(self.before)
+        while type(first) is Binary and first.op == "+":
+            terms.append(first.right)
+            first = first.left
+            begun = before[-1] if before else None
+            if type(first) is Name and self.read[first.id] == 1 and isinstance(begun, Assign):
+                if begun.targets == [first.id]:
+                    frames = frames or self._frames(begun)
+                    first = begun.value
+                    before.pop()
+        if type(first) is not Text or first.text not in ("0", "0.0"):
+            return None
+        terms.reverse()
+        for count in range(len(terms), 1, -1):
+            made: Expr | None = self._comprehension(terms[:count], before, frames, "sum(", ")")
+            if made is not None:
+                self.before[:] = before
+                for term in terms[count:]:
+                    made = Binary(made, "+", term)
+                return made
+        return None
+
+    def _comprehension(
+        self, elements: Sequence[Expr], before: list[Statement], frames: Sequence[Frame], opening: str, closing: str
+    ) -> Comprehension | None:
+        """What elements have in common; None where they differ. before: the statements before, less those that are in it."""
+        if len(elements) < 2:
+            return None
+        own = [s for s in before[-len(elements) :] if isinstance(s, Assign) and len(s.targets) == 1]
+        if [s.targets[0] for s in own] == [e.id for e in elements if type(e) is Name and self.read[e.id] == 1]:
+            made = self._comprehension([s.value for s in own], [], self._frames(own[0]), opening, closing) if own else None
+            if made is not None:
+                del before[-len(own) :]
+                return made
+        try:
+            turns = Turns([[Assign([f"_{k}"], e)] for k, e in enumerate(elements)], self.leaves.get)
+        except Different:
+            return None
+        if turns.carries or turns.rows or not turns.elements or any(e.iterable() is None for e in turns.elements):
+            return None
+        template = turns.template[0][1]
+        authors = list(self._authors(elements, frames))
+        busy = {*reads(template)}
+        names: dict[object, str] = {}
+        iterables: list[Expr] = []
+        for element in turns.elements:
+            if element.source in names:
+                continue
+            word = next((t for w, t in authors if w == source_word(element) and isinstance(t, str)), "")
+            names[element.source] = self._fresh(word, element.word(), busy)
+            busy.add(names[element.source])
+            iterable = element.iterable()
+            assert iterable is not None  # as was asked above
+            note_but_last(iterable)
+            iterables.append(iterable)
+
+        def filled(part: object) -> object:
+            if type(part) is Part:
+                element = turns.elements[part.key]
+                return along(Text(names[element.source]), element.below)
+            made = rebuilt(part, filled)
+            if type(made) is Call and isinstance(made.func, Text):
+                made.func = made.func.text
+            return made
+
+        body = filled(template)
+        assert isinstance(body, Expr)  # of an expression
+        every = Call("zip", iterables) if len(iterables) > 1 else iterables[0]
+        made = Comprehension(opening, body, ", ".join(names.values()), every, closing)
+        saved = sum(_tokens(e) + 1 for e in elements) - _tokens(made)
+        is_authors = any(w == source_word(e) for w, _ in authors for e in turns.elements)
+        return made if is_authors or len(elements) >= _FEWEST and saved >= _LEAST_SAVED else None
+
+    def _fresh(self, author: str, word: str, busy: set[str]) -> str:
+        """A name for an element: the author's, where nothing in the comprehension is called so, else one that nothing has."""
+        outside = self.module.scope.taken_outside
+        if author and identifier(author, "") == author and author not in busy and not outside(author):
+            return author
+        base = identifier(word, "part")
+        number, name = 1, base
+        while name in busy or name in self.read or outside(name):
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+    def _authors(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> Iterator[Targets]:
+        """What the author's comprehensions and loops go through, around what all elements come from, and his variables."""
+        calls = [next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements]
+        common: dict[ast.AST, None] | None = None
+        for around in calls:
+            own = dict.fromkeys(n for f in around if f.line is not None for n in _comprehensions(f))
+            common = own if common is None else {n: None for n in common if n in own}
+        for node in common or ():
+            if isinstance(node, ast.For):
+                yield from targets_in(node.target, node.iter)
+            elif isinstance(node, _COMPREHENSIONS) and len(node.generators) == 1 and not node.generators[0].ifs:
+                yield from targets_in(node.generators[0].target, node.generators[0].iter)
+
+
+def _comprehensions(frame: Frame) -> list[ast.AST]:
+    """The comprehensions and loops of a frame's function that hold what it runs."""
+    around = syntax.definition(frame.code)
+    if around is None or frame.line is None:
+        return []
+    line = frame.line - (syntax.line_of(frame.code, around) - around.lineno)
+    found = [n for n in ast.walk(around) if isinstance(n, _COMPREHENSIONS)]
+    loops = syntax.loops_around(frame.code, frame.line)
+    return [*loops, *[n for n in found if n.lineno <= line <= (n.end_lineno or 0)]]
+
+
+def _tokens(expr: Expr) -> int:
+    return len(_TOKEN.findall(expr.flat()))
