@@ -31,6 +31,7 @@ from untrace.python.walk import nodes_of, rebuilt
 
 _LEAST_SAVED = 12  # tokens, where the author has no comprehension
 _FEWEST = 3  # elements, there
+_LONGEST = 150  # letters of what an element is, where statements go into it
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
 
@@ -115,11 +116,11 @@ class _Function:
         """What elements have in common; None where they differ. before: the statements before, less those that are in it."""
         if len(elements) < 2:
             return None
-        own = [s for s in before[-len(elements) :] if isinstance(s, Assign) and len(s.targets) == 1]
-        if [s.targets[0] for s in own] == [e.id for e in elements if type(e) is Name and self.read[e.id] == 1]:
-            made = self._comprehension([s.value for s in own], [], self._frames(own[0]), opening, closing) if own else None
-            if made is not None:
-                del before[-len(own) :]
+        whole, gone = self._with_statements(elements, before)
+        if gone:
+            made = self._comprehension(whole, [], self._frames(before[-1]), opening, closing)
+            if made is not None and len(made.body.flat()) <= _LONGEST:
+                del before[-gone:]
                 return made
         try:
             turns = Turns([[Assign([f"_{k}"], e)] for k, e in enumerate(elements)], self.leaves.get)
@@ -159,6 +160,21 @@ class _Function:
         saved = sum(_tokens(e) + 1 for e in elements) - _tokens(made)
         is_authors = any(w == source_word(e) for w, _ in authors for e in turns.elements)
         return made if is_authors or len(elements) >= _FEWEST and saved >= _LEAST_SAVED else None
+
+    def _with_statements(self, elements: Sequence[Expr], before: Sequence[Statement]) -> tuple[list[Expr], int]:
+        """Elements with what only they read in the place where they do, and how many of the last statements before are that."""
+        values = {s.targets[0]: s.value for s in before if isinstance(s, Assign) and len(s.targets) == 1}
+        gone: set[str] = set()
+
+        def within(node: object) -> object:
+            if type(node) is Name and self.read[node.id] == 1 and node.id in values:
+                gone.add(node.id)
+                return within(values[node.id])
+            return rebuilt(node, within)
+
+        found = [e for e in map(within, elements) if isinstance(e, Expr)]
+        last = [s.targets[0] for s in before[len(before) - len(gone) :] if isinstance(s, Assign)]
+        return (found, len(gone)) if set(last) == gone else ([], 0)
 
     def _fresh(self, author: str, word: str, busy: set[str]) -> str:
         """A name for an element: the author's, where nothing in the comprehension is called so, else one that nothing has."""

@@ -1,0 +1,103 @@
+"""Lists and sums of the same for each element of a list are comprehensions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from roundtrip import saved
+
+import untrace
+
+X = jnp.linspace(-1.0, 1.0, 16).reshape(4, 4)
+P = [{"w": X * (i + 1), "b": X[i]} for i in range(3)]
+
+
+def head(p, x):
+    a = jax.nn.softmax(x @ p["w"])
+    return a @ x + p["b"]
+
+
+def stacked(params, x):
+    return jnp.stack([head(p, x) for p in params])
+
+
+def of_two(params, x):
+    return jnp.concatenate([head(q, x) for q in params[:2]], axis=-1)
+
+
+def appended(params, x):
+    found = []
+    for p in params:
+        found.append(head(p, x))
+    return found
+
+
+def penalty(params, x):
+    reg = sum(jnp.sum(jnp.square(p["w"])) + jnp.sum(jnp.abs(p["b"])) for p in params)
+    return jnp.mean(head(params[0], x) ** 2) + 0.01 * reg
+
+
+def zipped(params, x):
+    return sum(g * head(p, x) for g, p in zip(x, params[:3], strict=False))
+
+
+def mixed(params, x):
+    return sum(jnp.mean((p["w"] - x) ** 2) for p in params) + jnp.sum(x)
+
+
+def nested(blocks, x):
+    for block in blocks:
+        x = jnp.concatenate([head(p, x) for p in block], axis=-1) @ jnp.ones((12, 4))
+    return x
+
+
+def by_hand(params, x):
+    return jnp.stack([head(params[0], x), head(params[2], x)])
+
+
+PROGRAMS = [
+    (stacked, P, "jnp.stack([head(p, x) for p in params])"),
+    (of_two, P, "jnp.concatenate([head(q, x) for q in params[:-1]], axis=-1)"),
+    (appended, P, "return [head(p, x) for p in params]"),
+    (penalty, P, 'sum(jnp.square(p["w"]).sum() + jnp.abs(p["b"]).sum() for p in params)'),
+    (mixed, P, 'sum(jnp.mean((p["w"] - x) ** 2) for p in params) + x.sum()'),
+    (nested, [P, P], "for block in blocks:\n        joined = jnp.concatenate([head(p, x) for p in block], axis=-1)\n"),
+    (by_hand, P, "jnp.stack([head(params[0], x), head(params[2], x)])"),
+    (zipped, P, "head(params[0], x)"),  # rows of an array are no list
+]
+
+
+@pytest.mark.parametrize(("program", "params", "line"), PROGRAMS, ids=[p.__name__ for p, *_ in PROGRAMS])
+def test_comprehensions_are_the_authors(program, params, line, tmp_path):
+    found = untrace.decompile(program)(params, X)
+    assert found.proof.level == "jaxpr", found.proof
+    written, text = saved(found, tmp_path)
+    assert line in text, text
+    np.testing.assert_array_equal(
+        jax.tree.leaves(jax.jit(written)(params, X)), jax.tree.leaves(jax.jit(program)(params, X))
+    )
+
+
+def test_a_name_in_the_comprehension_hides_nothing_that_it_reads(tmp_path):
+    def heads(params, p):
+        return jnp.stack([head(q, p) for q in params]) + jnp.stack([head(w, p) for w in params])
+
+    def of_p(params, p):
+        return jnp.stack([head(params_of_one, p) for params_of_one in params]) * p
+
+    for program in (heads, of_p):
+        written, _ = saved(untrace.decompile(program)(P, X), tmp_path)
+        np.testing.assert_array_equal(jax.jit(written)(P, X), jax.jit(program)(P, X))
+
+
+def test_a_long_comprehension_is_broken_over_lines(tmp_path):
+    def long(parameters_of_all_heads, activations):
+        return jnp.concatenate(
+            [head(parameters, activations) * jnp.sum(jnp.sin(parameters["w"]), axis=-1) + jnp.max(activations)
+             for parameters in parameters_of_all_heads],
+            axis=-1,
+        )  # fmt: skip
+
+    written, text = saved(untrace.decompile(long)(P, X), tmp_path)
+    assert "\n            for parameters in parameters_of_all_heads\n        ]," in text, text
+    np.testing.assert_array_equal(jax.jit(written)(P, X), jax.jit(long)(P, X))
