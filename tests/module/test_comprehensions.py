@@ -1,5 +1,7 @@
 """Lists and sums of the same for each element of a list are comprehensions."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,6 +80,20 @@ def test_comprehensions_are_the_authors(program, params, line, tmp_path):
     )
 
 
+def test_a_sum_stays_where_it_was_computed(tmp_path):
+    """A derivative adds up in that order."""
+
+    def gradient(params, x):
+        return jax.grad(penalty)(params, x)
+
+    found = untrace.decompile(gradient)(P, X)
+    assert found.proof.level == "jaxpr", found.proof
+    written, text = saved(found, tmp_path)
+    assert re.search(r"    reg = sum\(\s*jnp.square", text) and "+ 0.01 * reg" in text, text
+    for one, other in zip(jax.tree.leaves(written(P, X)), jax.tree.leaves(gradient(P, X)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_name_in_the_comprehension_hides_nothing_that_it_reads(tmp_path):
     def heads(params, p):
         return jnp.stack([head(q, p) for q in params]) + jnp.stack([head(w, p) for w in params])
@@ -99,5 +115,5 @@ def test_a_long_comprehension_is_broken_over_lines(tmp_path):
         )  # fmt: skip
 
     written, text = saved(untrace.decompile(long)(P, X), tmp_path)
-    assert "\n            for parameters in parameters_of_all_heads\n        ]," in text, text
+    assert "\n        for parameters in parameters_of_all_heads\n    ]\n" in text, text
     np.testing.assert_array_equal(jax.jit(written)(P, X), jax.jit(long)(P, X))

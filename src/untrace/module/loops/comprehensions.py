@@ -51,6 +51,7 @@ class _Function:
         self.read = Counter(n.id for n in names)
         self.leaves = {n.id: n.symbol.leaf for n in names if n.symbol.leaf is not None and n.symbol.leaf.steps}
         self.before: list[Statement] = []  # the statements before the one that is looked at
+        self.whole: object = None  # all that it gives a name to, or returns
         self.found = False
 
     def comprehend(self) -> bool:
@@ -64,6 +65,7 @@ class _Function:
             statement = left.pop()
             if type(statement) is not Def:  # which has its own turn
                 outside, self.before = self.before, left
+                self.whole = getattr(statement, "value", None)
                 frames = self._frames(statement)
                 statement = rebuilt(statement, lambda n, frames=frames: self._changed(n, frames))
                 self.before = outside
@@ -76,13 +78,19 @@ class _Function:
     def _changed(self, node: object, frames: Sequence[Frame]) -> object:
         if isinstance(node, Compound) or type(node) is list and any(isinstance(n, Statement) for n in node):
             return self._body(node) if type(node) is list else rebuilt(node, lambda n: self._changed(n, frames))
+        earlier = list(self.before)
         made = self._sum(node, frames) if type(node) is Binary and node.op == "+" else None
         if made is None and type(node) is List:
             made = self._comprehension(node.elements, self.before, frames, "[", "]")
-        if made is not None:
-            self.found = True
+        if made is None:
+            return rebuilt(node, lambda n: self._changed(n, frames))
+        self.found = True
+        first = earlier[len(self.before)] if len(self.before) < len(earlier) else None
+        if node is self.whole or not isinstance(first, Assign) or type(first.targets[0]) is not str:
             return made
-        return rebuilt(node, lambda n: self._changed(n, frames))
+        # Where it was computed: a derivative adds up in that order.
+        self.before.append(Assign(first.targets, made, first.origin))
+        return Name(first.targets[0])
 
     def _sum(self, node: Binary, frames: Sequence[Frame]) -> Expr | None:
         """`sum(...)` for a chain that begins with zero, which Python's begins with; the statement before may hold its beginning."""
@@ -190,7 +198,9 @@ class _Function:
 
     def _authors(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> Iterator[Targets]:
         """What the author's comprehensions and loops go through, around what all elements come from, and his variables."""
-        calls = [next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements]
+        calls = [
+            next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements
+        ]
         common: dict[ast.AST, None] | None = None
         for around in calls:
             own = dict.fromkeys(n for f in around if f.line is not None for n in _comprehensions(f))
