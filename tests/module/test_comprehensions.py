@@ -9,6 +9,7 @@ import pytest
 from roundtrip import saved
 
 import untrace
+from untrace.python.tree import Comprehension
 
 X = jnp.linspace(-1.0, 1.0, 16).reshape(4, 4)
 P = [{"w": X * (i + 1), "b": X[i]} for i in range(3)]
@@ -104,6 +105,21 @@ def test_a_name_in_the_comprehension_hides_nothing_that_it_reads(tmp_path):
     for program in (heads, of_p):
         written, _ = saved(untrace.decompile(program)(P, X), tmp_path)
         np.testing.assert_array_equal(jax.jit(written)(P, X), jax.jit(program)(P, X))
+
+
+def test_a_comprehension_that_is_not_proven_is_taken_back_and_loops_stay(tmp_path, monkeypatch):
+    def network(params, x):
+        for p in params:
+            x = jnp.sin(head(p, x)) + x
+        return jnp.stack([head(p, x) for p in params])
+
+    def backwards(self):
+        return f"{self.opening}{self.body.flat()} for {self.target} in reversed({self.iterable.flat()}){self.closing}"
+
+    monkeypatch.setattr(Comprehension, "flat", backwards)
+    found = untrace.decompile(network)(P, X)
+    assert found.proof.level == "jaxpr" and "reversed" not in found.source
+    assert "for p in params:\n        x = jnp.sin(head(p, x)) + x\n" in found.source, found.source
 
 
 def test_a_long_comprehension_is_broken_over_lines(tmp_path):

@@ -258,6 +258,7 @@ class Attempt:
     once: bool = False  # whether equal pullbacks are called once
     share: Sequence[Any] = ()  # how a capture makes one of functions that differ, the boldest first
     in_order: bool = False  # whether everything is computed in the author's order
+    left_out: frozenset[str] = frozenset()  # passes after which a text was not proven
     keeps_carries: bool | None = None  # whether loops have to keep the order of their carry; None: not asked yet
     traces: bool = True  # whether the text that was written last does at all
     differs_at_example: bool = False  # whether that is another program at the user's own sizes
@@ -365,9 +366,13 @@ class Attempt:
                 before = written, outcome
                 self.in_order = ordered = True
                 continue
-            if written.rolled and (outcome.suspects or outcome.module is None):  # what was bold about the text first
-                rolls = False
-                continue
+            if outcome.suspects or outcome.module is None:  # what was bold about the text first
+                if written.comprehends:
+                    self.left_out = frozenset(("comprehensions",))
+                    continue
+                if written.rolled:
+                    rolls = False
+                    continue
             rolls = idiomatic
             if written.shared:
                 self.share = self.share[1:]
@@ -511,7 +516,7 @@ class Attempt:
             share=self.share[0] if self.share else None,
             layout=hooks.layout or Layout,
             size_names=hooks.outline is None,
-            course=replace(course, without=self.options.without),
+            course=replace(course, without=self.options.without | self.left_out),
             in_order=self.in_order,
         )
         return write_module(

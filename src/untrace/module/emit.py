@@ -51,6 +51,7 @@ class Written:
     scans: int = 0  # how many loops over local functions became scans: the program is another one
     shared: bool = False  # whether functions that differ became one
     rolled: bool = False  # whether statements that repeat became a loop
+    comprehends: bool = False  # whether a list or a sum became a comprehension
     kept_carries: bool = False  # whether a loop has no tree in its carry, for that would have another order
 
     def with_docstring(self, docstring: str, old: str) -> None:
@@ -198,6 +199,7 @@ def write_module(
         module.scans,
         statements.shared,
         statements.rolled,
+        statements.comprehends,
         module.kept_carries,
     )
 

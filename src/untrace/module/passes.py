@@ -43,6 +43,7 @@ class Statements:
     share: Share | None = None
     rolls: bool = True
     shared: bool = False  # whether `share` made one of several functions
+    comprehends: bool = False  # whether there is a comprehension
     rolled: bool = False  # whether statements that repeat became a loop, or a backward part went into its forward part
     bound: Mapping[Def, set[str]] = field(default_factory=dict)  # the variables of each as they were named first
     words: Mapping[Statement, Counter[str]] = field(default_factory=dict)  # how often each word stands in a function
@@ -68,7 +69,7 @@ def _roll(s: Statements) -> None:
 
 
 def _comprehend(s: Statements) -> None:
-    s.rolled = comprehend(s.module, s.everything, s.provenance) or s.rolled
+    s.comprehends = comprehend(s.module, s.everything, s.provenance)
 
 
 def _fold(s: Statements) -> None:

@@ -26,7 +26,7 @@ from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, Statement
-from untrace.python.tree import Binary, Call, Comprehension, Expr, List, Name, Text, along
+from untrace.python.tree import Binary, Call, Comprehension, Expr, Lambda, List, Name, Text, along
 from untrace.python.walk import nodes_of, rebuilt
 
 _LEAST_SAVED = 12  # tokens, where the author has no comprehension
@@ -78,6 +78,11 @@ class _Function:
     def _changed(self, node: object, frames: Sequence[Frame]) -> object:
         if isinstance(node, Compound) or type(node) is list and any(isinstance(n, Statement) for n in node):
             return self._body(node) if type(node) is list else rebuilt(node, lambda n: self._changed(n, frames))
+        if type(node) is Lambda:  # what is computed before it stays there
+            outside, self.before = self.before, []
+            made = rebuilt(node, lambda n: self._changed(n, frames))
+            self.before = outside
+            return made
         earlier = list(self.before)
         made = self._sum(node, frames) if type(node) is Binary and node.op == "+" else None
         if made is None and type(node) is List:
@@ -137,6 +142,8 @@ class _Function:
         if turns.carries or turns.rows or not turns.elements or any(e.iterable() is None for e in turns.elements):
             return None
         template = turns.template[0][1]
+        if type(template) is Part:  # the list itself, or the same part of all
+            return None
         authors = list(self._authors(elements, frames))
         busy = {*reads(template)}
         names: dict[object, str] = {}
@@ -149,7 +156,6 @@ class _Function:
             busy.add(names[element.source])
             iterable = element.iterable()
             assert iterable is not None  # as was asked above
-            note_but_last(iterable)
             iterables.append(iterable)
 
         def filled(part: object) -> object:
@@ -167,7 +173,10 @@ class _Function:
         made = Comprehension(opening, body, ", ".join(names.values()), every, closing)
         saved = sum(_tokens(e) + 1 for e in elements) - _tokens(made)
         is_authors = any(w == source_word(e) for w, _ in authors for e in turns.elements)
-        return made if is_authors or len(elements) >= _FEWEST and saved >= _LEAST_SAVED else None
+        if not is_authors and (len(elements) < _FEWEST or saved < _LEAST_SAVED):
+            return None
+        note_but_last(every)
+        return made
 
     def _with_statements(self, elements: Sequence[Expr], before: Sequence[Statement]) -> tuple[list[Expr], int]:
         """Elements with what only they read in the place where they do, and how many of the last statements before are that."""
