@@ -20,7 +20,7 @@ from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Statement, Unpack
 from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
-from untrace.python.walk import rebuilt
+from untrace.python.walk import copied, rebuilt
 
 
 def write_loop(
@@ -285,10 +285,10 @@ class _Writer:
             Tuple([Name(next(names)) for _ in target.elements]) if type(target) is Tuple else next(names)
             for target in statement.targets
         ]
-        made = rebuilt(statement, lambda n: n)
-        made = type(statement)(targets, value, statement.origin) if type(statement) in (Assign, Unpack) else made
-        if hasattr(statement, "is_backward"):
-            made.is_backward = statement.is_backward
+        made = copied(statement)
+        made.targets, made.value = targets, value
+        if isinstance(made, Assign):
+            made.comment = ""  # which is one turn's
         return made
 
     def _target(self, place: Place) -> str:

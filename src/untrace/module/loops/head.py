@@ -181,7 +181,10 @@ class Head:
         found: dict[int, Expr] = {}
         loop = next(iter(self.roller.author_loops(turns)), None)
         authors = author_targets(loop.node) if loop is not None else []
-        lists = sorted(groups, key=lambda s: s[0] in self.roller.saved)  # what was saved stands last
+        order = {own: place for place, (own, _) in enumerate(authors)}
+        places = {s: order.get(source_word(turns.elements[groups[s][0]]), len(order)) for s in groups}
+        # As the author has them; what was saved stands last.
+        lists = sorted(groups, key=lambda s: (s[0] in self.roller.saved, places[s]))
         several = [source_word(turns.elements[groups[s][0]]) for s in lists if s[0] not in self.roller.saved]
         left = _left(authors, several)
         for source in lists:

@@ -47,6 +47,7 @@ _MOST_TRIED = 60  # candidates in one function, for each loop
 _MOST_ALIGNED = 8
 _LEAST_SAVED = 12  # tokens
 _NUMBERED_COST = 8
+_FEWEST_KEYS = 3  # of a dict, to go through by their numbers what the author has one after the other
 _NAMED_CARRY = 10
 _IN_ORDER = 10
 
@@ -355,7 +356,9 @@ class _Roller:
         if not all(self.apart.goes_through(e, others, self.known) for e in turns.elements):
             return None
         loops = self.author_loops(turns)
-        if not loops and turns.needs_numbers:
+        if not loops and (turns.needs_numbers or 2 * len(missing) > size):
+            return None
+        if not loops and count < _FEWEST_KEYS and any(e.iterable() is None for e in turns.elements):
             return None
         before = self._notes()
         written = write_loop(self, turns, statements[:start], statements[stop:], temporary, loops)
@@ -383,7 +386,17 @@ class _Roller:
         """The author's of which these may be the turns. What was taken out of another statement has that one's place in the
         source."""
         own = [[s for s in turn if self.temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
-        return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
+        return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own])) if self._is_one(turns) else []
+
+    def _is_one(self, turns: Turns) -> bool:
+        """Whether most of what the turns do is at the same places in the source: two lines inside a loop are no turns of it."""
+        same = []
+        for j in turns.by_place[0]:
+            row = [turn[j] for turn in turns.by_place if j in turn]
+            places = [{tuple([(f.code, f.line) for f in frames]) for frames in self._frames(s)} for s in row]
+            if all(places):
+                same.append(not frozenset.intersection(*map(frozenset, places)).isdisjoint(places[0]))
+        return 2 * sum(same) >= len(same)
 
     def _is_elsewhere(self, turns: Turns) -> bool:
         """Whether the author has what the first and the last turn have in common at two places: `x @ w` of the last layer is not
@@ -484,7 +497,7 @@ def _alignments(
                 continue
             rest = tuple(range(more, size))
             for lacking in dict.fromkeys((rest, _lacking(keys, begin + size * count, size))):
-                if lacking and 2 * len(lacking) <= size:
+                if 0 < len(lacking) < size:
                     yield begin, count + 1, lacking
 
 
