@@ -54,6 +54,14 @@ def nested(blocks, x):
     return x
 
 
+def long_in_a_loop(blocks, x):
+    outer = jnp.sin(x)
+    for block in blocks:
+        heads = [head(p, x) * jnp.sum(jnp.sin(p["w"]), axis=-1) + jnp.cos(head(p, x)) for p in block]
+        x = jnp.concatenate(heads, axis=-1) @ jnp.ones((12, 4)) + jnp.concatenate([head(block[0], outer)], axis=-1)
+    return x
+
+
 def by_hand(params, x):
     return jnp.stack([head(params[0], x), head(params[2], x)])
 
@@ -65,6 +73,7 @@ PROGRAMS = [
     (penalty, P, 'sum(jnp.square(p["w"]).sum() + jnp.abs(p["b"]).sum() for p in params)'),
     (mixed, P, 'sum(jnp.mean((p["w"] - x) ** 2) for p in params) + x.sum()'),
     (nested, [P, P], "for block in blocks:\n        joined = jnp.concatenate([head(p, x) for p in block], axis=-1)\n"),
+    (long_in_a_loop, [P, P], "for p in block\n        ]\n"),
     (by_hand, P, "jnp.stack([head(params[0], x), head(params[2], x)])"),
     (zipped, P, "head(params[0], x)"),  # rows of an array are no list
 ]

@@ -27,7 +27,7 @@ from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, Statement
 from untrace.python.tree import Binary, Call, Comprehension, Expr, Lambda, List, Name, Text, along
-from untrace.python.walk import nodes_of, rebuilt
+from untrace.python.walk import copied, nodes_of, rebuilt, slots_of
 
 _LEAST_SAVED = 12  # tokens, where the author has no comprehension
 _FEWEST = 3  # elements, there
@@ -63,21 +63,29 @@ class _Function:
         left = list(body)
         while left:
             statement = left.pop()
-            if type(statement) is not Def:  # which has its own turn
-                outside, self.before = self.before, left
+            if isinstance(statement, Compound):
+                statement = self._inside(statement)
+            elif type(statement) is not Def:  # which has its own turn
+                self.before = left
                 self.whole = getattr(statement, "value", None)
                 frames = self._frames(statement)
                 statement = rebuilt(statement, lambda n, frames=frames: self._changed(n, frames))
-                self.before = outside
             made.append(statement)
         return made[::-1]
+
+    def _inside(self, statement: Compound) -> Compound:
+        """A loop or a choice with comprehensions in its blocks."""
+        made = copied(statement)
+        for slot in slots_of(statement):
+            block = getattr(statement, slot, None)
+            if isinstance(block, (list, tuple)) and block and all(isinstance(s, Statement) for s in block):
+                setattr(made, slot, self._body(block))
+        return made
 
     def _frames(self, statement: Statement) -> Sequence[Frame]:
         return self.provenance.site(statement.origin).frames if statement.origin is not None else ()
 
     def _changed(self, node: object, frames: Sequence[Frame]) -> object:
-        if isinstance(node, Compound) or type(node) is list and any(isinstance(n, Statement) for n in node):
-            return self._body(node) if type(node) is list else rebuilt(node, lambda n: self._changed(n, frames))
         if type(node) is Lambda:  # what is computed before it stays there
             outside, self.before = self.before, []
             made = rebuilt(node, lambda n: self._changed(n, frames))
