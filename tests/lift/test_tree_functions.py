@@ -223,7 +223,7 @@ def test_functions_that_change_parts_of_one_dict_are_one():
             state[f"bn{i}/{word}"] = {"count": jnp.zeros((), jnp.int32), "hidden": jnp.zeros((1, n))}
     source = untrace.decompile(normed)(params, state, X).source
     assert source.count("def batch_norm(") == 1 and "def batch_norm_2(" not in source
-    assert "for i, layer in zip(range(3), params):" in source and '[f"bn{i}/mean"], ' in source
+    assert "for i, layer in enumerate(params):" in source and '[f"bn{i}/mean"], ' in source
 
 
 def kernel(params, x1, x2):
