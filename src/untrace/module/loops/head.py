@@ -256,7 +256,7 @@ class Head:
                     base, carried = f"{base}_out", False
                 if word and len(names) == 1:
                     base, carried = identifier(word, base), False
-                free = base not in self.busy | self.bound and not roller.module.scope.taken_outside(base)
+                free = base not in self.busy | self.bound and not (word and roller.module.scope.taken_outside(base))
                 chosen[number] = base if free else roller.fresh(f"{base}_in" if carried else base)
                 self.bound.add(chosen[number])
         skip = 1 if len(names) > 1 else 0
