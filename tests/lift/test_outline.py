@@ -107,7 +107,7 @@ def test_calls_without_parameters_become_a_counted_loop():
 def test_results_that_are_needed_later_are_kept_in_a_list():
     function, args = PROGRAMS["some kept"]
     source = text_of(function, *args)
-    assert "for p in params:\n        x = dense(p, x)\n        xs.append(x)\n    return xs\n" in source, source
+    assert "for p in params:\n        x = dense(p, x)\n        kept.append(x)\n    return kept\n" in source, source
 
 
 def test_a_loop_of_jax_passes_the_sub_tree_on():
