@@ -10,7 +10,6 @@ statements: no other one has to know of the variables that a comprehension binds
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +18,7 @@ from untrace.module.def_use import reads
 from untrace.module.loops.align_turns import Part, Turns
 from untrace.module.loops.elements import note_but_last
 from untrace.module.loops.head import Targets, source_word, targets_in
+from untrace.module.loops.memo import count_tokens
 from untrace.module.writer import ModuleWriter
 from untrace.provenance import syntax
 from untrace.provenance.frames import Frame
@@ -32,8 +32,7 @@ from untrace.python.walk import copied, nodes_of, rebuilt, slots_of
 _LEAST_SAVED = 12  # tokens, where the author has no comprehension
 _FEWEST = 3  # elements, there
 _LONGEST = 150  # letters of what an element is, where statements go into it
-_TOKEN = re.compile(r"\w+|[^\w\s]")
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
+_Repeats = ast.For | ast.ListComp | ast.GeneratorExp
 
 
 def comprehend(module: ModuleWriter, definitions: Sequence[Statement], provenance: Provenance) -> bool:
@@ -98,6 +97,7 @@ class _Function:
         if made is None:
             return rebuilt(node, lambda n: self._changed(n, frames))
         self.found = True
+        note_but_last(made)
         first = earlier[len(self.before)] if len(self.before) < len(earlier) else None
         if node is self.whole or not isinstance(first, Assign) or type(first.targets[0]) is not str:
             return made
@@ -179,11 +179,10 @@ class _Function:
         assert isinstance(body, Expr)  # of an expression
         every = Call("zip", iterables) if len(iterables) > 1 else iterables[0]
         made = Comprehension(opening, body, ", ".join(names.values()), every, closing)
-        saved = sum(_tokens(e) + 1 for e in elements) - _tokens(made)
+        saved = sum(count_tokens(e.flat()) + 1 for e in elements) - count_tokens(made.flat())
         is_authors = any(w == source_word(e) for w, _ in authors for e in turns.elements)
         if not is_authors and (len(elements) < _FEWEST or saved < _LEAST_SAVED):
             return None
-        note_but_last(every)
         return made
 
     def _with_statements(self, elements: Sequence[Expr], before: Sequence[Statement]) -> tuple[list[Expr], int]:
@@ -218,27 +217,19 @@ class _Function:
         calls = [
             next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements
         ]
-        common: dict[ast.AST, None] | None = None
+        common: dict[_Repeats, None] | None = None
         for around in calls:
-            own = dict.fromkeys(n for f in around if f.line is not None for n in _comprehensions(f))
+            own = dict.fromkeys(n for f in around for n in _around(f))
             common = own if common is None else {n: None for n in common if n in own}
         for node in common or ():
             if isinstance(node, ast.For):
                 yield from targets_in(node.target, node.iter)
-            elif isinstance(node, _COMPREHENSIONS) and len(node.generators) == 1 and not node.generators[0].ifs:
+            elif len(node.generators) == 1 and not node.generators[0].ifs:
                 yield from targets_in(node.generators[0].target, node.generators[0].iter)
 
 
-def _comprehensions(frame: Frame) -> list[ast.AST]:
-    """The comprehensions and loops of a frame's function that hold what it runs."""
-    around = syntax.definition(frame.code)
-    if around is None or frame.line is None:
+def _around(frame: Frame) -> list[_Repeats]:
+    """The loops and comprehensions of a frame's function that hold what it runs."""
+    if frame.line is None:
         return []
-    line = frame.line - (syntax.line_of(frame.code, around) - around.lineno)
-    found = [n for n in ast.walk(around) if isinstance(n, _COMPREHENSIONS)]
-    loops = syntax.loops_around(frame.code, frame.line)
-    return [*loops, *[n for n in found if n.lineno <= line <= (n.end_lineno or 0)]]
-
-
-def _tokens(expr: Expr) -> int:
-    return len(_TOKEN.findall(expr.flat()))
+    return [*syntax.loops_around(frame.code, frame.line), *syntax.comprehensions_around(frame.code, frame.line)]

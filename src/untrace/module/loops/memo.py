@@ -66,7 +66,7 @@ class Known:
         known = self._tokens
         for text in texts:
             if text not in known:
-                known[text] = len(_TOKEN.findall(text))
+                known[text] = count_tokens(text)
         return sum([known[text] for text in texts])
 
     def key(self, statement: Assign | Unpack, local: Collection[str]) -> Key:
@@ -99,6 +99,11 @@ class Known:
         """Statements with another name for a variable that they read or bind."""
         kept = [type(s) in _PLAIN and old not in self.read_by(s) and old not in targets_of(s) for s in statements]
         return [s if keep else renamed(s, old, new) for s, keep in zip(statements, kept, strict=True)]
+
+
+def count_tokens(text: str) -> int:
+    """Words, numbers and signs of a text."""
+    return len(_TOKEN.findall(text))
 
 
 def head_of(node: Call | Binary) -> Beginning:
