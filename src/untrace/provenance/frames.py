@@ -139,8 +139,16 @@ class Frame:
     @property
     def maps_leaves(self) -> bool:
         """Whether the call is one of `jax.tree.map` and its like, which run their first argument for each leaf."""
-        function = self.node.func if isinstance(self.node, ast.Call) else None
-        return (getattr(function, "attr", None) or getattr(function, "id", None)) in LEAF_BY_LEAF
+        return isinstance(self.node, ast.Call) and _word(self.node.func) in LEAF_BY_LEAF
+
+    @property
+    def sums_leaves(self) -> bool:
+        """Whether the call is `sum` of what is called leaves, or one of `jax.tree.reduce`."""
+        if not isinstance(self.node, ast.Call):
+            return False
+        if _word(self.node.func) == "sum":
+            return any("leaves" in _word(node) for node in ast.walk(self.node))
+        return ast.unparse(self.node.func).endswith(("tree.reduce", "tree_reduce"))
 
     @property
     def name(self) -> str:
@@ -149,6 +157,10 @@ class Frame:
 
     def __repr__(self) -> str:
         return f"Frame({os.path.basename(self.file)}:{self.line}:{self.column} {self.function})"
+
+
+def _word(node: ast.AST) -> str:
+    return getattr(node, "attr", None) or getattr(node, "id", "")
 
 
 def _position(code: CodeType, index: int, known: IdentityMap[CodeType, Sequence[Position]]) -> Position:

@@ -40,7 +40,8 @@ from untrace.provenance.arguments import own_parameters
 from untrace.provenance.frames import Frame
 from untrace.provenance.sites import Provenance
 
-_FEWEST = 3  # leaves: two are told apart better by their names
+_FEWEST = 3  # leaves: two are told apart better by their names,
+_FEWEST_MAPPED = 2  # but for those of a tree that is mapped
 _LONGEST = 12  # equations for one leaf
 _MOST = 5_000  # equations in one run
 _GONE: Any = object()
@@ -65,7 +66,7 @@ def map_trees(program: Program, refused: Any = ()) -> Program:
             functions.update((f, type(equation.callee) is Local) for f in new)
             stack += new
     for function, is_local in functions.items():
-        if len(function.equations) >= _FEWEST:
+        if len(function.equations) >= _FEWEST_MAPPED:
             equations = _in_one(_Mapper(function, is_local, provenance, refused).mapped(), function.results)
             function.equations = complete_maps(_in_order(equations, function), function.params)
     return program
@@ -210,16 +211,18 @@ class _Mapper:
             for depth in range(_depth_of_run(frames, at), 0, -1):
                 stop = _run(frames, at, depth)
                 around, call = frames[at][max(0, depth - 2) : depth][0], frames[at][depth - 1]
-                named = around.maps_leaves and not call.maps_leaves and not around.library
+                named = (around.maps_leaves or around.sums_leaves) and not call.maps_leaves and not around.library
                 if named and _run(frames, at, depth - 1) == stop:
                     continue  # one operation is all that is done for a leaf: the call around it has the author's names
                 tried = failed.get((depth, stop), 0)
                 failed[depth, stop] = tried + 1
-                if stop - at >= _FEWEST and tried < _TRIES:
+                of_tree = any(f.maps_leaves or f.sums_leaves for f in frames[at][:depth])
+                fewest = _FEWEST_MAPPED if of_tree else _FEWEST
+                if stop - at >= fewest and tried < _TRIES:
                     tails = [f[depth - 1 :] for f in frames[at:stop]]
                     backward = self.provenance.site(equations[at].origin).phase == "backward"
                     result = None if backward else name_inside(frames[at][outside:depth], None)
-                    made = self._tree_maps(equations[at:stop], tails, result)
+                    made = self._tree_maps(equations[at:stop], tails, result, fewest)
                 if made is not None:
                     found.extend(made)
                     at = stop
@@ -277,7 +280,9 @@ class _Mapper:
                 by_total[equation.outputs[0]] = run
         found: dict[Equation, Equation | None] = {}
         for run in runs:
-            if len(run) >= _FEWEST and _are_apart(run, equations) and not goes_through_numbers(frames[run[0]]):
+            own = frames[run[0]]
+            fewest = _FEWEST_MAPPED if own[-1].sums_leaves else _FEWEST
+            if len(run) >= fewest and _are_apart(run, equations) and not goes_through_numbers(own):
                 found.update((e, None) for e in run)
                 found[run[-1]] = _tree_sum(run)
         if not found:
@@ -295,20 +300,20 @@ class _Mapper:
         return () if equation.origin in self.refused or functions_called(equation) else frames
 
     def _tree_maps(
-        self, run: Sequence[Equation], tails: Sequence[Sequence[Frame]], result: str | None
+        self, run: Sequence[Equation], tails: Sequence[Sequence[Frame]], result: str | None, fewest: int
     ) -> list[Equation] | None:
         """The run as one equation for each result of a leaf's function; None where it is no repetition.
 
-        `tails`: the frames from the call inwards.
+        `tails`: the frames from the call inwards; `fewest`: how many leaves are a tree.
         """
         keys = [(tuple([f for f in tail]), _kind(e)) for e, tail in zip(run, tails, strict=True)]
-        before = self._for_all(run, keys) if tails[0][0].maps_leaves else ()
+        before = self._for_all(run, keys, fewest) if tails[0][0].maps_leaves else ()
         if before:
             rest = [i for i in range(len(run)) if i not in before]
-            found = self._tree_maps([run[i] for i in rest], [tails[i] for i in rest], result)
+            found = self._tree_maps([run[i] for i in rest], [tails[i] for i in rest], result, fewest)
             return None if found is None else [*[run[i] for i in sorted(before)], *found]
         size = period(keys)
-        if len(run) // size < _FEWEST:
+        if len(run) // size < fewest:
             return self._unequal(run, keys, tails, result)
         if size > _LONGEST:
             return None
@@ -407,7 +412,7 @@ class _Mapper:
         origin = next((e.origin for e in turns[0] if e.origin is not None), None)
         return Equation(callee, [*[a for c in trees for a in c], *shared], outputs, {}, origin)
 
-    def _for_all(self, run: Sequence[Equation], keys: Sequence[Hashable]) -> set[int]:
+    def _for_all(self, run: Sequence[Equation], keys: Sequence[Hashable], fewest: int) -> set[int]:
         """The places of equations that no leaf has for itself: what a leaf's function computes of no leaf, once for all of them.
 
         They can stand before the others, whose results they do not read, and which read each of theirs as often as there are
@@ -417,7 +422,7 @@ class _Mapper:
         made: set[Value | None] = set()  # by the others
         found: dict[int, Value | None] = {}
         for place, equation in enumerate(run):
-            alone = times[keys[place]] < _FEWEST and len(equation.outputs) == 1
+            alone = times[keys[place]] < fewest and len(equation.outputs) == 1
             if alone and made.isdisjoint([a for a in equation.inputs if type(a) is Value]):
                 found[place] = equation.outputs[0]
             else:
@@ -425,7 +430,7 @@ class _Mapper:
         read = Counter(a for i, e in enumerate(run) if i not in found for a in e.inputs)
         own = Counter(a for i in found for a in run[i].inputs)
         for output in found.values():
-            if output is None or self.uses[output] != read[output] + own[output] or 0 < read[output] < _FEWEST:
+            if output is None or self.uses[output] != read[output] + own[output] or 0 < read[output] < fewest:
                 return set()
         return set(found) if len(found) < len(run) else set()
 
@@ -523,8 +528,8 @@ def _adds_to_zero(callee: Library) -> bool:
 
 def _depth_of_run(frames: Sequence[Sequence[Frame]], start: int) -> int:
     """How many of the outermost frames as many equations share, from the one at `start` on, as a map needs."""
-    run = frames[start : start + _FEWEST]
-    return _shared(run) if len(run) == _FEWEST else 0
+    run = frames[start : start + _FEWEST_MAPPED]
+    return _shared(run) if len(run) == _FEWEST_MAPPED else 0
 
 
 def _shared(frames: Sequence[Sequence[Frame]]) -> int:
@@ -560,6 +565,10 @@ def _kind(equation: Equation) -> Any:
 
 def _names(tail: Sequence[Frame], count: int) -> tuple[list[str | None], list[int]]:
     """The author's names for the leaves, in order of use; and the order in which the function takes them."""
+    match tail[0].node:
+        case ast.Call(args=[ast.GeneratorExp(generators=[clause]) | ast.ListComp(generators=[clause])]):
+            if count == 1 and tail[0].sums_leaves and isinstance(clause.target, ast.Name):
+                return [clause.target.id], [0]
     if len(tail) < 2 or tail[1].definition is None:
         return [None] * count, list(range(count))
     own = own_parameters(tail[1])

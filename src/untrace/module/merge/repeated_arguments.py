@@ -19,7 +19,8 @@ from untrace.module.merge.parametric import calls_of
 from untrace.module.writer import ModuleWriter
 from untrace.python.names import base_of
 from untrace.python.statements import Def, Statement
-from untrace.python.tree import UNARY, Call, Expr, Leaf, Name, Text
+from untrace.python.tree import UNARY, Call, Expr, Lambda, Leaf, Name, Text
+from untrace.python.walk import rebuilt
 
 _HERE = "\0"
 _NUMBER = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
@@ -65,10 +66,36 @@ def _are_plain(definition: Def) -> bool:
 
 def _text(definition: Def, names: Mapping[str, str]) -> str:
     """The body without layout, with other names for parameters."""
-    text = "\n".join([line.partition("  #")[0] for statement in definition.body for line in statement.lines("")])
+
+    def named(node: object) -> object:
+        if type(node) is Name:
+            return Name(names.get(node.id, node.id), node.symbol)
+        made = rebuilt(node, named)
+        return _mapped_once(made) if type(made) is Call else made
+
+    body = [rebuilt(statement, named) for statement in definition.body]
+    text = "\n".join([line.partition("  #")[0] for statement in body for line in statement.lines("")])
     for old, new in names.items():
         text = re.sub(rf"(?<![\w.\"']){re.escape(old)}(?![\w\"'])", new, text)
     return re.sub(r"\s+", "", text).replace(",)", ")")
+
+
+def _mapped_once(call: Call) -> Call:
+    """`map(lambda _0: _0 + _0, x)` for `map(lambda a, b: a + b, x, x)`."""
+    if not call.args or type(call.args[0]) is not Lambda or len(call.args[0].params) != len(call.args) - 1:
+        return call
+    function, *mapped = call.args
+    assert type(function) is Lambda
+    once = {value.flat(): value for value in mapped}
+    number = {text: f"_{place}" for place, text in enumerate(once)}
+    new = {name: number[value.flat()] for name, value in zip(function.params, mapped, strict=True)}
+
+    def named(node: object) -> object:
+        return Name(new.get(node.id, node.id)) if type(node) is Name else rebuilt(node, named)
+
+    body = named(function.body)
+    assert isinstance(body, Expr)  # of an expression
+    return Call(call.func, [Lambda([*number.values()], body), *once.values()], call.kwargs)
 
 
 def _call_instead(

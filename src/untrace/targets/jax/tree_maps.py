@@ -35,12 +35,13 @@ from untrace.ir.nodes import (
     walk_functions,
 )
 from untrace.lift.naming.words import clean
-from untrace.module.access_paths import Step, last_word
+from untrace.module.access_paths import last_word
 from untrace.module.grouping.leaf_paths import Selection, selection
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.known_trees import Inverse, Key, Structure, Trees, key_of, plain_type, same_structure
 from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, put_definition
+from untrace.python import walk
 from untrace.python.names import Scope
 from untrace.python.pytrees import string
 from untrace.python.statements import Assign, Def, Parameter, Return
@@ -48,6 +49,7 @@ from untrace.python.tree import (
     Attribute,
     Binary,
     Call,
+    Comprehension,
     Expr,
     Lambda,
     Leaf,
@@ -66,28 +68,6 @@ _RAVEL = "from jax.flatten_util import ravel_pytree"
 _LINE_WIDTH = 70  # of what a function of its own gives
 
 
-def zeros_like(w: Any, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
-    """`jax.tree.map(jnp.zeros_like, params)` for a tree of zeros, where one has a name that is of the same types.
-
-    parts: the leaves, which must be zeros; None: they are. way: of several such trees rather the one at this end of a way.
-    """
-    if parts is not None and (len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts)):
-        return None
-    wanted = [plain_type(x) for x in jax.tree.leaves(node)]
-    if None in wanted:
-        return None
-
-    def is_alike(example: object) -> bool:
-        return wanted == [plain_type(x) for x in jax.tree.leaves(example)] and same_structure(node, example)
-
-    found = [leaf for leaf, structure in w.trees.by_leaves.values() if is_alike(structure.example)]
-    if not found:
-        return None
-    best = next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
-    w.module.modules.update(("jax", "jnp"))
-    return Call("jax.tree.map", [Text("jnp.zeros_like"), best])
-
-
 # ---------------------------------------------------------------- which maps there are
 
 
@@ -104,22 +84,34 @@ def settle(w: Any, equations: Sequence[Equation], results: Sequence[Atom]) -> li
     w.structures.update(structures)
     found: list[Equation] = []
     read: set[Atom] = set()
+    makers = {output: e for e in equations for output in e.outputs if output is not None} if maps else {}
+    at_hand, mapped = {*w.trees.by_leaves, *given}, set[Key]()
+
+    def is_at_hand(column: Sequence[Any]) -> bool:
+        """Whether a tree need not be put together: two leaves are read more easily by themselves then."""
+        own = {makers.get(leaf) for leaf in column}
+        return key_of(column) in at_hand or len(own) == 1 and None not in own
+
     for equation in equations:
-        if type(equation.callee) is TreeRavel or type(equation.callee) is TreeUnravel:
-            found.extend([equation] if equation in structures else equation.callee.equations)
-        elif type(equation.callee) is TreeSum:
-            known = key_of(equation.inputs) in w.trees.by_leaves or any(
-                key_of(e.callee.given(e)) == key_of(equation.inputs) for e in found if type(e.callee) is TreeMap
-            )
-            found.extend([equation] if known else equation.callee.equations)
-        elif type(equation.callee) is not TreeMap:
-            found.append(equation)
-        elif equation in structures and _one_text(w, equation):
-            found.append(equation)
-        else:
+        callee = equation.callee
+        if type(callee) is TreeMap:
+            columns = callee.columns(equation.inputs)
+            is_tree = len(columns[0]) > 2 or all(map(is_at_hand, columns))
+            if equation in structures and is_tree and _one_text(w, equation):
+                found.append(equation)
+                mapped.add(key_of(callee.given(equation)))
+                continue
+            at_hand.discard(key_of(callee.given(equation)))
             read = read or {*results, *[a for e in equations for a in e.inputs]}
-            for turn, output in zip(equation.callee.turns, equation.outputs, strict=True):
+            for turn, output in zip(callee.turns, equation.outputs, strict=True):
                 found.extend(turn.equations if output in read else ())  # a leaf stays for the sake of its tree only
+        elif type(callee) is TreeRavel or type(callee) is TreeUnravel:
+            found.extend([equation] if equation in structures else callee.equations)
+        elif type(callee) is TreeSum:
+            known = key_of(equation.inputs) in {*w.trees.by_leaves, *mapped}
+            found.extend([equation] if known else callee.equations)
+        else:
+            found.append(equation)
     return found
 
 
@@ -501,7 +493,7 @@ def _function(w: Any, equation: Equation, shared: Sequence[Expr], otherwise: str
     function = Lambda(names, value)
     if not callee.own and not statements and len(function.flat()) <= _LAMBDA_WIDTH:
         return function
-    label = w.scope.fresh(label)
+    label = w.scope.fresh_function(label)
     put_definition(w.statements, Def(label, params, [*statements, BareReturn(value)]))
     return Name(label)
 
@@ -525,10 +517,37 @@ def _outermost(w: Any, trees: list[Expr], structure: Structure) -> tuple[list[Ex
 def _sum(w: Any, equation: Equation) -> Expr:
     """`sum(jax.tree.leaves(tree))`."""
     tree = w.trees.by_leaves[key_of(equation.inputs)][0]
-    if callee_of(equation, TreeSum).from_zero:
-        return Call("sum", [Call("jax.tree.leaves", [tree])])
-    w.module.imports.add("import operator")
-    return Call("jax.tree.reduce", [Text("operator.add"), tree])
+    if not callee_of(equation, TreeSum).from_zero:
+        w.module.imports.add("import operator")
+        return Call("jax.tree.reduce", [Text("operator.add"), tree])
+    return _sum_of_each(w, equation, tree) or Call("sum", [Call("jax.tree.leaves", [tree])])
+
+
+def _sum_of_each(w: Any, equation: Equation, tree: Expr) -> Expr | None:
+    """`sum(f(x) for x in jax.tree.leaves(tree))`, where the statement before is a map that its author does not call, for this alone."""
+    made, mapped = w.statements[-1] if w.statements else None, w.before()
+    if mapped is None or type(mapped.callee) is not TreeMap or mapped.callee.is_called or mapped.callee.trees > 1:
+        return None
+    if [*mapped.outputs] != [*equation.inputs] or any(w.is_read_later(value) for value in mapped.outputs):
+        return None
+    match made, tree:
+        case (
+            Assign(targets=[name], value=Call(args=[Lambda(params=[leaf], body=body), whole])),
+            Leaf(root=Name(id=own), steps=()),
+        ) if name == own:
+            w.statements.pop()
+            w.scope.give_back(own)
+            folded = w.module.folded
+            inside = (mapped.origin, *folded.get(mapped.origin, ()), *folded.get(equation.origin, ()))
+            folded[equation.origin] = tuple([o for o in inside if o not in (None, equation.origin)])
+
+            def bound(node: object) -> object:
+                return Text(leaf) if type(node) is Name and node.id == leaf else walk.rebuilt(node, bound)
+
+            each = bound(body)
+            assert isinstance(each, Expr)  # of an expression
+            return Comprehension("sum(", each, leaf, Call("jax.tree.leaves", [whole]), ")")
+    return None
 
 
 def _tree(w: Any, column: Sequence[Any], structure: Structure) -> Expr:

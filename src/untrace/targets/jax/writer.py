@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from untrace import jax_compat
@@ -14,6 +15,7 @@ from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Atom, Constant, Equation, Function, Primitive
 from untrace.ir.said import SaidArray, SaidComputed
 from untrace.module.access_paths import Step
+from untrace.module.known_trees import plain_type, same_structure
 from untrace.module.library_calls import with_author_sizes
 from untrace.module.loops.of_calls import Turns
 from untrace.module.rules import Groups
@@ -104,7 +106,25 @@ class JaxFunction(FunctionWriter):
         tree_maps.write_over_trees(self, equation)
 
     def zeros_like(self, node: Any, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
-        return tree_maps.zeros_like(self, node, parts, way)
+        """`jax.tree.map(jnp.zeros_like, params)` for a tree of zeros, where one has a name that is of the same types.
+
+        parts: the leaves, which must be zeros; None: they are. way: of several such trees rather the one at this end of a way.
+        """
+        if parts is not None and (len(parts) < 2 or any(type(p) is not Call or p.func != "jnp.zeros" for p in parts)):
+            return None
+        wanted = [plain_type(x) for x in jax.tree.leaves(node)]
+        if None in wanted:
+            return None
+
+        def is_alike(example: object) -> bool:
+            return wanted == [plain_type(x) for x in jax.tree.leaves(example)] and same_structure(node, example)
+
+        found = [leaf for leaf, structure in self.trees.by_leaves.values() if is_alike(structure.example)]
+        if not found:
+            return None
+        best = next((leaf for leaf in found if leaf.steps[len(leaf.steps) - len(way) :] == way), found[0])
+        self.module.modules.update(("jax", "jnp"))
+        return Call("jax.tree.map", [Text("jnp.zeros_like"), best])
 
     def added_trees(self, total: Expr, tree: Expr) -> Expr:
         self.module.modules.update(("jax", "jnp"))
