@@ -313,7 +313,7 @@ def placed(module: Contents, definition: Def, hint: str, describe: Callable[[Def
     text = "\n".join(definition.lines(""))
     found = module.locals.get(text)
     if found is None:
-        found = module.locals[text] = definition.name = name or module.scope.fresh(hint)
+        found = module.locals[text] = definition.name = name or module.scope.fresh_function(hint)
         module.definitions.append(definition)
         module.local_definitions[found] = definition
         describe(definition)
@@ -398,7 +398,8 @@ def _definition(
     if w.sizes is not None:
         params.extend(Parameter(n.id) for n in w.sizes.parameters.values())
         module.sizes_of[body] = tuple(w.sizes.parameters)
-    given = returned(w.statements, given, module.local_definitions)
+    if not body.facts.saved:  # a backward part may go into the function, where each result needs its name
+        given = returned(w.statements, given, module.local_definitions)
     w.statements.append(Return(given))
     return Def("", params, w.statements)
 

@@ -122,7 +122,7 @@ class Body:
         body = [*self.writer.statements, BareReturn(value)]
         if any(type(n) is Call and n.func == self.name for part in body for n in nodes_of(part)):
             self.name = identifier(self.fallback, self.name)  # the author's function is the one that it calls
-        self.name = self.outer.scope.fresh(self.name)
+        self.name = self.outer.scope.fresh_function(self.name)
         definition = Def(self.name, self.params, body, decorators, is_named=self.authored)
         described = self.outer.module.described
         if described.annotations:

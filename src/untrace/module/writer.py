@@ -19,6 +19,7 @@ from untrace._errors import UnsupportedPrimitiveError
 from untrace._identifiers import identifier
 from untrace.ir.nodes import (
     Atom,
+    Cond,
     Constant,
     Equation,
     Function,
@@ -29,6 +30,7 @@ from untrace.ir.nodes import (
     Scan,
     TreeMap,
     Value,
+    While,
     functions_called,
 )
 from untrace.ir.nodes import Pack as TuplePack
@@ -185,13 +187,15 @@ class FunctionWriter:
 
     def previous(self, atom: Atom) -> Equation | None:
         """The equation just before this one, where it computes `atom` and nothing else uses it."""
-        if self._at == 0:
-            return None
-        before = self._body[self._at - 1]
-        if len(before.outputs) != 1 or before.outputs[0] is not atom or not self._just_written(before):
+        before = self.before()
+        if before is None or [*before.outputs] != [atom] or not self._just_written(before):
             return None
         uses = sum(a is atom for e in self._body[self._at :] for a in e.inputs)
         return before if uses == 1 and not any(a is atom for a in self._results) else None
+
+    def before(self) -> Equation | None:
+        """The equation just before this one."""
+        return self._body[self._at - 1] if self._at else None
 
     def remaining(self) -> tuple[Sequence[Equation], Sequence[Atom]]:
         """The equations after the current one, and the results of this function."""
@@ -322,7 +326,7 @@ class FunctionWriter:
         raise NotImplementedError
 
     def zeros_like(self, node: PyTree, parts: Sequence[Expr] | None, way: tuple[Step, ...] = ()) -> Expr | None:
-        """A tree of zeros like one that has a name; None where there is none. See `targets.jax.tree_maps.zeros_like`."""
+        """A tree of zeros like one that has a name; None where there is none."""
         return None
 
     def added_trees(self, total: Expr, tree: Expr) -> Expr:
@@ -548,7 +552,9 @@ class FunctionWriter:
             else:
                 groups.extend(names)
         groups = [] if all(g == "_" for g in groups) else groups
-        whole = type(equation.callee) is Scan and "_" not in groups and all(type(g) is str for g in groups)
+        names = [n for g in groups for n in ([g] if isinstance(g, str) else [e.flat() for e in g.elements])]
+        whole = bool(groups) and type(equation.callee) in (Cond, Scan, While) and {"_", "*_"}.isdisjoint(names)
+        whole = whole and all(isinstance(groups[number], str) for number in value.bound)  # no trees by their leaves
         self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
         self._note_folded(equation)
 

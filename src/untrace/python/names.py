@@ -17,7 +17,7 @@ _NUMBERED = re.compile(r"_\d+$")  # what `Scope.fresh` gives
 class Scope:
     """Names in one function; it never reuses a name that an enclosing scope has taken so far."""
 
-    __slots__ = ("_parent", "_taken", "_around", "_next", "_root", "_inside")
+    __slots__ = ("_parent", "_taken", "_around", "_next", "_root", "_inside", "_kept")
 
     def __init__(self, parent: Scope | None = None):
         self._parent = parent
@@ -26,6 +26,7 @@ class Scope:
         # take a name that the inner scope already uses for something else.
         self._inside: set[str] = set()
         self._taken: set[str] = set()
+        self._kept: set[str] = set()  # of the root: for functions that are yet to come
         self._around: set[str] = set()  # those of them that belong to a function around this one
         self._next: dict[str, int] = {}
 
@@ -39,7 +40,7 @@ class Scope:
             if name in scope._taken:
                 return True
             scope = scope._parent
-        return name in RESERVED
+        return name in RESERVED or name in self._root._kept
 
     def fresh(self, base: str) -> str:
         """A name that is free here: `base`, else `base_2`, `base_3`, ... `base` must be an identifier already."""
@@ -60,6 +61,16 @@ class Scope:
                 taken.add(name)
                 self._root._inside.add(name)
                 return name
+
+    def keep(self, name: str) -> None:
+        """Keeps a name for a function: no variable gets it before (`fresh_function`)."""
+        if not self.taken(name):
+            self._root._kept.add(name)
+
+    def fresh_function(self, base: str) -> str:
+        """A free name for a function: what was kept for it, where nothing has that."""
+        self._root._kept.discard(base)
+        return self.fresh(base)
 
     def give_back(self, name: str) -> None:
         """Makes a name free again that nothing bears after all."""

@@ -167,7 +167,8 @@ class Unpacked(Assign):
 
 
 def returned(statements: list[Statement], value: Expr, functions: Container[object] = ()) -> Expr:
-    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for.
+    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for, if these
+    are not the author's.
 
     functions: names of those that give a tuple of as many as is bound of them.
     """
@@ -177,8 +178,12 @@ def returned(statements: list[Statement], value: Expr, functions: Container[obje
     if type(last) is not Unpacked and not (type(last.value) is Call and last.value.func in functions):
         return value
     several = value.elements if type(value) is Tuple else [value]
-    names = [e.id if type(e) is Name else e.root.id if isinstance(e, Leaf) and not e.steps else "" for e in several]
-    if names != list(last.targets) or (type(value) is Tuple) != (len(names) > 1):
+    names = [t if isinstance(t, str) else t.flat() for t in last.targets]
+    if [e.flat() for e in several] != names or (type(value) is Tuple) != (len(names) > 1):
+        return value
+    parts = [part for e in several for part in (e.elements if type(e) is Tuple else [e])]
+    roots = [part.root if isinstance(part, Leaf) else part for part in parts]
+    if any(type(root) is Name and root.symbol.author == root.id for root in roots):
         return value
     statements.pop()
     return last.value

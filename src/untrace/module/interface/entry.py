@@ -12,7 +12,7 @@ from untrace import jax_compat
 from untrace._identifiers import identifier
 from untrace.capture.fixed_parts import Around
 from untrace.capture.function import Captured
-from untrace.ir.nodes import Atom, Function, Program, Value
+from untrace.ir.nodes import Atom, Function, Local, Program, Value, functions_called
 from untrace.ir.types import PyTree
 from untrace.lift.naming.unpacked import unpacked_names
 from untrace.module.access_paths import last_word, plain_way, reach, reach_nodes
@@ -108,6 +108,8 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
             check.choose(w.scope.fresh)
     w.statements.extend(signature.checks)
     if module.idiomatic:
+        for called in _functions_called(function):
+            module.scope.keep(identifier(called.name, "fn"))
         _bind_arguments(w, signature.arguments, function, unpacked_names(program))
     else:
         statements, leaves = unpack_arguments(signature.arguments, _fresh(w), module.tree_calls, _used_inputs(function))
@@ -160,6 +162,19 @@ def _with_pytrees(module: ModuleWriter, program: Program, name: str, entry: Pytr
             outer.annotation = own.annotation
         forwarder.returns = definition.returns
     return [definition] if forwarder is None else [definition, forwarder]
+
+
+def _functions_called(entry: Function) -> Iterator[Function]:
+    """The functions of the module that the entry calls, itself or in its loops and the like."""
+    stack, seen = [entry], {entry}
+    while stack:
+        for equation in stack.pop().equations:
+            if type(equation.callee) is Local:
+                yield equation.callee.body
+            elif equation.may_hold_functions:
+                new = [f for f in functions_called(equation) if f not in seen]
+                seen.update(new)
+                stack += new
 
 
 def _beside(module: ModuleWriter, entry: PytreeEntry) -> Iterator[Expr]:

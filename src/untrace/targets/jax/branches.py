@@ -17,7 +17,7 @@ from untrace.ir.trees import Tree
 from untrace.lift.naming.words import clean
 from untrace.module.interface.put_together import rebuilt
 from untrace.module.nested import Body, argument_words, hint_of
-from untrace.module.rules import Whole
+from untrace.module.rules import Groups, Whole
 from untrace.python.tree import Expr, List, Text, Tuple
 from untrace.targets.jax import loop_trees
 
@@ -88,7 +88,8 @@ def cond(w: Any, selector: Equation | None, operands: Sequence[Expr], branches: 
         made = w.lax("switch", w.atom(source), List(functions), *given)
     if out is not None:
         return loop_trees.assign(w, [(out, ())], branches[0], made, "out", shift=1)
-    return Whole(made) if len(branches[0].results) == 1 else made
+    count = len(branches[0].results)
+    return Whole(made) if count == 1 else Groups(made, (count,))
 
 
 def _trees(w: Any, branches: Sequence[Function], taken: Sequence[int]) -> tuple[Tree | None, tuple[Tree, ...] | None]:

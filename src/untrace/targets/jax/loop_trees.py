@@ -267,6 +267,13 @@ def _taken_by(equation: Equation) -> Iterator[Any]:
             yield _key([equation.inputs[p] for p in tree.places]), jax.tree.structure(tree.example)
 
 
+def _is_as_bound(example: Any, target: Expr) -> bool:
+    """Whether what is unpacked into a target is, put together again as it says, the same."""
+    if type(target) is Tuple:
+        return type(example) is tuple and all(map(_is_as_bound, example, target.elements))
+    return target.flat() != "_"
+
+
 def assign(
     w: Any,
     trees: Sequence[tuple[Tree, tuple[int, ...]]],
@@ -327,12 +334,12 @@ def assign(
         return "ys" if path[:1] == (1,) else "out"
 
     targets_: list[Any] = [bind(tree, path, words(tree, path)) for tree, path in trees]
+    plain = all(_is_as_bound(tree.example, target) for (tree, _), target in zip(trees, targets_, strict=True))
     if len(targets_) == 1 and type(targets_[0]) is Tuple:
         targets_ = list(targets_[0].elements)
     bound = [t.id if type(t) is Name else t for t in targets_]
     if all(b == "_" for b in bound):
         bound = []
-    plain = bound and "_" not in bound and all(type(b) is str for b in bound)
-    w.statements.append((Unpacked if plain else Assign)(bound, call, equation.origin))
+    w.statements.append((Unpacked if bound and plain else Assign)(bound, call, equation.origin))
     w._note_folded(equation)
     return WRITTEN

@@ -123,7 +123,7 @@ def _body(
     w: Any, function: Function, consts: int, hint: str, groups: Sequence[int], names: Sequence[str]
 ) -> tuple[Any, Def]:
     """(writer, name) of a nested function over `function`: constants closed over, the other parameters in groups."""
-    name = w.scope.fresh(hint)
+    name = w.scope.fresh_function(hint)
     inner = w.nested()
     operands = w.equation.inputs[w.offset : w.offset + consts]
     for param, atom in zip(function.params[:consts], operands, strict=True):

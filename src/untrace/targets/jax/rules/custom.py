@@ -90,7 +90,7 @@ def _closed_over(
     if primal in module.being_written:
         return None
     inner = w.nested()
-    name = w.scope.fresh(identifier(primal.name, "fn"))
+    name = w.scope.fresh_function(identifier(primal.name, "fn"))
     inner.names.update(zip(primal.params[:consts], variables, strict=True))
     params = [Parameter(inner.bind_parameter(p).id) for p in primal.params[consts:]]
     inner.equations(primal.equations, primal.results)
