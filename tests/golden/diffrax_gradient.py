@@ -95,12 +95,12 @@ def prevbefore_jvp(primals, tangents):
     return prevbefore(x), x_dot
 
 
-def contr_2(direction, tnext, t0):
+def contr(direction, tnext, t0):
     """Args: direction: i32[]; tnext, t0: f32[].  Returns: f32[]."""
-    contr = jnp.where(direction == 1, tnext, -t0) - jnp.where(
+    contr_2 = jnp.where(direction == 1, tnext, -t0) - jnp.where(
         direction == 1, t0, -tnext
     )
-    return direction * contr
+    return direction * contr_2
 
 
 def field(param_1, cast, y0, zeros, y0_2, zeros_2, param_0, cast_2):
@@ -198,7 +198,7 @@ def diffeqsolve_fwd(state_0, state_1, param_0, param_1, cast, cast_2):
             x, cond_fun, _, y0, y0_2, t0_2, tnext, x_2, x_3, num_steps, t0_3,
             t1_sim_or_dt0, x_4, x_5, x_6, x_7, x_8, ts, ys, ys_2, x_9, zeros, zeros_2,
         ) = state
-        contr_out = contr_2(direction, tnext, t0_2)
+        contr_out = contr(direction, tnext, t0_2)
         difference, difference_2 = field(
             param_1, cast_2, y0, zeros, y0_2, zeros_2, param_0, cast
         )

@@ -21,22 +21,17 @@ def update_fn(updates, state):
     state: ScaleByAdamState(count=i32[], mu={...}, nu={...}).
     Returns: (like updates, like state).
     """
-    b, w = updates["b"], updates["w"]
-    mu = 0.1 * b + 0.9 * state.mu["b"]
-    mu_2 = 0.1 * w + 0.9 * state.mu["w"]
-    nu = 0.001 * b**2 + 0.999 * state.nu["b"]
-    nu_2 = 0.001 * w**2 + 0.999 * state.nu["w"]
+    mu = jax.tree.map(lambda g, t: 0.1 * g + 0.9 * t, updates, state.mu)
+    nu = jax.tree.map(lambda g, t: 0.001 * g**2 + 0.999 * t, updates, state.nu)
     count_inc = jnp.where(state.count < 2147483647, state.count + 1, 2147483647)
     difference = 1.0 - 0.9**count_inc
     difference_2 = 1.0 - 0.999**count_inc
-    updates_2 = mu / difference / (jnp.sqrt(nu / difference_2 + 0.0) + 1e-08)
-    updates_3 = mu_2 / difference / (jnp.sqrt(nu_2 / difference_2 + 0.0) + 1e-08)
+    updates_2 = mu["b"] / difference / (jnp.sqrt(nu["b"] / difference_2 + 0.0) + 1e-08)
+    updates_3 = mu["w"] / difference / (jnp.sqrt(nu["w"] / difference_2 + 0.0) + 1e-08)
     return (
         {"b": updates_2, "w": updates_3},
         ScaleByAdamState(
-            count=count_inc,
-            mu={"b": mu, "w": mu_2},
-            nu={"b": nu.astype(jnp.float32), "w": nu_2},
+            count=count_inc, mu=mu, nu={"b": nu["b"].astype(jnp.float32), "w": nu["w"]}
         ),
     )
 
@@ -48,9 +43,8 @@ def update(updates, state, params):
     Returns: (like updates, ScaleByAdamState(...)).
     """
     updates_2, new_state = update_fn(updates, state[0])
-    updates_3 = -0.001 * (updates_2["b"] + 0.0001 * params["b"])
-    updates_4 = -0.001 * (updates_2["w"] + 0.0001 * params["w"])
-    return {"b": updates_3, "w": updates_4}, new_state
+    updates_3 = jax.tree.map(lambda g, p: g + 0.0001 * p, updates_2, params)
+    return jax.tree.map(lambda x: -0.001 * x, updates_3), new_state
 
 
 def train_step(params, state, x, y):
@@ -68,11 +62,8 @@ def train_step(params, state, x, y):
     )
     value, gradient = jax.value_and_grad(loss)(params, x, y)
     updates, new_state = update(gradient, state, params)
-    return (
-        {"b": params["b"] + updates["b"], "w": params["w"] + updates["w"]},
-        (new_state, EmptyState(), EmptyState()),
-        value,
-    )
+    new_params = jax.tree.map(lambda x, x_2: x + x_2, params, updates)
+    return new_params, (new_state, EmptyState(), EmptyState()), value
 
 
 def _type_of(tree, avals, weak):

@@ -142,3 +142,37 @@ def test_a_long_comprehension_is_broken_over_lines(tmp_path):
     written, text = saved(untrace.decompile(long)(P, X), tmp_path)
     assert "\n        for parameters in parameters_of_all_heads\n    ]\n" in text, text
     np.testing.assert_array_equal(jax.jit(written)(P, X), jax.jit(long)(P, X))
+
+
+def by_key(params, xs):
+    return {k: head(params[k], x) for k, x in xs.items()}
+
+
+def updated(params, grads):
+    found = jnp.sin(grads[0][1])
+    return [(w - 0.1 * dw, b - found * db) for (w, b), (dw, db) in zip(params, grads, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "line"),
+    [
+        (
+            by_key,
+            (dict(zip("cab", P, strict=False)), dict.fromkeys("abc", X)),
+            "{k: head(params[k], x) for k, x in xs.items()}",
+        ),
+        (
+            updated,
+            ([(X, X[0])] * 3, [(X, X[0])] * 3),
+            "return [(w - 0.1 * dw, b - found * db) for (w, b), (dw, db) in zip(params, grads)]\n",
+        ),
+    ],
+    ids=["by_key", "updated"],
+)
+def test_the_authors_targets(program, args, line, tmp_path):
+    written, text = saved(untrace.decompile(program)(*args), tmp_path)
+    assert line in text, text
+    for one, other in zip(
+        jax.tree.leaves(jax.jit(written)(*args)), jax.tree.leaves(jax.jit(program)(*args)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)

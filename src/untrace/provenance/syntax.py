@@ -407,14 +407,16 @@ def loops_around(code: CodeType, line: int) -> list[ast.For]:
     return [n for n in piece.loops[function] if n.body[0].lineno <= line <= (n.end_lineno or 0)]
 
 
-def comprehensions_around(code: CodeType, line: int) -> list[ast.ListComp | ast.GeneratorExp]:
-    """The lists and generators of a code object's function, by comprehension, that hold a line of the file."""
+Repeated = ast.ListComp | ast.GeneratorExp | ast.DictComp
+
+
+def comprehensions_around(code: CodeType, line: int | None) -> list[Repeated]:
+    """The comprehensions of a code object's function that hold a line of the file; all, where that is None."""
     piece, function = _piece_of(code), definition(code)
     if piece is None or function is None:
         return []
-    line -= piece.shift
-    found = [n for n in ast.walk(function) if isinstance(n, ast.ListComp | ast.GeneratorExp)]
-    return [n for n in found if n.lineno <= line <= (n.end_lineno or 0)]
+    found = [n for n in ast.walk(function) if isinstance(n, Repeated)]
+    return [n for n in found if line is None or n.lineno <= line - piece.shift <= (n.end_lineno or 0)]
 
 
 def line_of(code: CodeType, node: ast.stmt | ast.expr | ast.arg) -> int:

@@ -111,7 +111,7 @@ def _rebound(own: Own, definition: Def, provenance: Provenance) -> dict[str, str
     for n in own.names:
         if n.symbol.library is not None and n.symbol.library not in parameters:
             wishes.setdefault(n.id, n.symbol.library)
-    wishes = {name: wish for name, wish in wishes.items() if name == wish or base_of(name) == wish}
+    wishes = {name: wish for name, wish in wishes.items() if wish in (name, base_of(name), name.removesuffix("_in"))}
     if all(name == wish for name, wish in wishes.items()):
         return {}
     sites: dict[str, Site] = {}
@@ -148,24 +148,24 @@ def new_names(
     for base in sorted(bases):
         its = base in arguments or wishes.get(base) == base
         family = [n for n in order if n == base or wishes.get(n) == base and n not in arguments]
-        if not its or base in fixed or family[:1] != [base]:
+        if not its or not fixed.isdisjoint((base, *family[:1])):
             continue
-        held = [base]  # the variables that are the author's one so far
+        held = family[:1]  # the variables that are the author's one so far
         for name in family[1:]:
             if name in fixed or not use.clashes.get(name, set()).isdisjoint(held):
                 break
             if use.read_for.get(name, set()).isdisjoint(held) and not follows(name, held):
                 break
             held.append(name)
-            new[name] = base
-        if len(held) > 1:
-            new.update(_counted_again([n for n in family if n not in fixed], held))
+        if len(held) > 1 and base in held:
+            new |= {name: base for name in held if name != base}
+            new.update(_counted_again(base, [n for n in family if n not in fixed], held))
     return new
 
 
-def _counted_again(family: Sequence[str], held: Sequence[str]) -> dict[str, str]:
+def _counted_again(base: str, family: Sequence[str], held: Sequence[str]) -> dict[str, str]:
     """Lower numbers for those of a family that keep one, in the order in which they are bound."""
-    numbered = sorted(family[1:], key=_number)
+    numbered = sorted([n for n in family if n != base and base_of(n) == base], key=_number)
     return dict(zip([n for n in family if n not in held], numbered, strict=False))
 
 

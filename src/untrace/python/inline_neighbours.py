@@ -44,7 +44,7 @@ from untrace.python.walk import nodes_of
 
 _MOST_OPERATIONS = 5  # of the line that two statements make
 _DEEPEST = 3  # brackets in one another
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")  # no attribute
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
 _PARTS: dict[type, tuple[str, ...]] = {
     Attribute: ("value",), Call: ("func", "args", "kwargs"), Tuple: ("elements",), List: ("elements",),
@@ -166,11 +166,12 @@ class _Folder:
         put(first.value)
         operations, brackets = _size(second.value)
         new = list(second.lines(indent))
-        fits = len(new) <= old and max(map(len, new)) <= WIDTH and brackets <= _DEEPEST
+        keeps = type(second) is Assign and not second.targets  # and does no more: `xs.append(x)`
+        fits = len(new) <= old and max(map(len, new)) <= WIDTH and brackets - keeps <= _DEEPEST
         if old > 1:  # its parts have lines of their own
             operations, _ = _size(first.value)
             operations += depth
-        if not fits or operations > _MOST_OPERATIONS:
+        if not fits or operations - keeps > _MOST_OPERATIONS:
             put(node)
             return False
         self.counts[name] -= 2

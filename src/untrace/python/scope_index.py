@@ -35,10 +35,12 @@ class Own:
     """Its variables where they are read, each node once, the last first."""
 
     statements: list[Assign | Unpack] = field(default_factory=list)
-    """What binds them, the last first."""
+    """What binds them, the last first, but for loops."""
+
+    loops: list[For] = field(default_factory=list)
 
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each variable stands in `names` and in `statements`."""
+    """How often each variable stands in `names`, in `statements` and in the heads of `loops`."""
 
     lines: list[Line] = field(default_factory=list)
     """Its statements as they were when this was made."""
@@ -66,6 +68,8 @@ class Own:
             targets = [new.get(t, t) if type(t) is str else t for t in statement.targets]
             if targets != list(statement.targets):
                 statement.targets = targets
+        for loop in self.loops:
+            loop.target = _VARIABLE.sub(lambda m: new.get(m[0], m[0]), loop.target)
         old, self.counts = self.counts, Counter()
         for name, count in old.items():
             self.counts[new.get(name, name)] += count
@@ -107,7 +111,8 @@ class _Index:
             return Line(Def, [statement.name], set())
         if isinstance(statement, For):
             binds = list(words_in(statement.target))
-            self.own.source.update(binds)
+            self.own.loops.append(statement)
+            self.words += binds
             return Line(For, binds, self.reads(statement.iterable), [self.lines(statement.body)])
         if isinstance(statement, If):
             reads = self.reads(statement.test)

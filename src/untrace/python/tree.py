@@ -285,16 +285,22 @@ class Lambda(Expr):
 
 
 class Comprehension(Expr):
-    """`[body for target in iterable]`, or `sum(body for target in iterable)`, by what it begins and ends with. What the target
-    binds stands in the body as Text: it is no variable of the function."""
+    """`[body for target in iterable]`, or `sum(body for target in iterable)`, by what it begins and ends with; of a dict,
+    `key` is the variable for its keys. What the target binds stands in the body as Text: it is no variable of the function."""
 
-    __slots__ = ("opening", "body", "target", "iterable", "closing")
+    __slots__ = ("opening", "body", "target", "iterable", "closing", "key")
 
-    def __init__(self, opening: str, body: Expr, target: str, iterable: Expr, closing: str):
+    def __init__(self, opening: str, body: Expr, target: str, iterable: Expr, closing: str, key: str = ""):
         self.opening, self.body, self.target, self.iterable, self.closing = opening, body, target, iterable, closing
+        self.key = key
 
     def flat(self) -> str:
-        return f"{self.opening}{self.body.flat()} for {self.target} in {self.iterable.flat()}{self.closing}"
+        return f"{self.opening}{self.head}{self.body.flat()} for {self.target} in {self.iterable.flat()}{self.closing}"
+
+    @property
+    def head(self) -> str:
+        """What stands before the body."""
+        return f"{self.key}: " if self.key else ""
 
 
 class Ternary(Expr):
@@ -367,7 +373,7 @@ def lines_of(
         return
     if len(line) > width and type(expr) is Comprehension:
         yield f"{indent}{prefix}{expr.opening}"
-        yield from lines_of("", expr.body, "", indent + "    ", width, bracketed=True)
+        yield from lines_of(expr.head, expr.body, "", indent + "    ", width, bracketed=not expr.key)
         yield from lines_of(f"for {expr.target} in ", expr.iterable, "", indent + "    ", width)
         yield f"{indent}{expr.closing}{suffix}"
         return

@@ -10,7 +10,7 @@ import ast
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Collection, Container, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from untrace.ir.nodes import Value
@@ -79,7 +79,7 @@ class Turns(AntiUnifier):
         self,
         turns: Sequence[Sequence[Statement]],
         leaf: Callable[[str], Leaf | None],
-        known: Container[tuple[str, tuple[Step, ...]]] = (),
+        known: Collection[tuple[str, tuple[Step, ...]]] = (),
         lacking: Collection[int] = (),
     ):
         self.turns = turns
@@ -125,6 +125,12 @@ class Turns(AntiUnifier):
     def needs_numbers(self) -> bool:
         """Whether a loop of these can only go through numbers: those in the turns, or what counts them."""
         return bool(self.rows) or not self.elements
+
+    def is_whole(self, element: Element) -> bool:
+        """Whether the turns take all elements of a list or dict, of those that are known."""
+        size = len(element.above)
+        ways = [steps for root, steps in self.known if root == element.root.id and len(steps) > size]
+        return {steps[size] for steps in ways if steps[:size] == element.above} <= set(element.keys)
 
     def is_recurrence(self) -> bool:
         """Whether each turn makes what it hands over of what was handed to it: else the turns begin at another statement."""

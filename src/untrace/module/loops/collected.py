@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from untrace._identifiers import identifier
 from untrace.lift.naming.words import clean, plural
 from untrace.module.def_use import reads, substituted, targets_of
-from untrace.module.loops.align_turns import Carry, Own, Part, Place, Row, Turns
+from untrace.module.loops.align_turns import Carry, Hole, Own, Part, Place, Row, Turns
 from untrace.module.loops.elements import key_pattern
 from untrace.module.loops.memo import Known
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Compound, Def, Return, Statement, Unpack
-from untrace.python.tree import Call, Dict, Expr, List, Name, Slice, Star, Subscript, Text, Tuple
+from untrace.python.tree import Binary, Call, Dict, Expr, List, Name, Slice, Star, Subscript, Text, Tuple
 from untrace.python.walk import nodes_of, rebuilt
 
 _KEY_NUMBER = re.compile(r"\d+")
@@ -38,6 +38,7 @@ class Gathered:
     values: list[Expr]
     keys: tuple[str, ...] | None = None
     first: Expr | None = None  # what a list has in it from the start
+    is_begun: bool = False  # whether a loop around this one begins it
 
 
 _COLLECTIONS = frozenset((List, Tuple, Dict))
@@ -63,14 +64,28 @@ class Gatherer:
         self.later = {n for s in rest for n in known.bound_by(s)}
         self.single = _read_once(rest, known)
         self.inside: set[str] = set()  # those of them that stand in the place where they were read by now
-        made = [self._statement(s) for s in rest]
+        made = [self._statement(s) for s in rest if not self._extends(s)]
         self.rest = [s for s in made if self.inside.isdisjoint(targets_of(s))]
 
+    def _extends(self, statement: Statement) -> bool:
+        """Whether a statement only adds what the turns give, one value each, to a list: each turn does that then."""
+        match statement:
+            case Assign(targets=[], value=Call(func=str(func), args=[List(elements=items)])) if func.endswith(
+                ".extend"
+            ):
+                if len(items) != len(self.turns.turns) or not all(map(self._is_own, items)):
+                    return False
+                values = self._values([[item] for item in items])
+                if values is not None:
+                    self.found.append(Gathered(func.removesuffix(".extend"), values, is_begun=True))
+                return values is not None
+        return False
+
     def _statement(self, statement: Statement) -> Statement:
-        if type(statement) is Return or isinstance(statement, (Assign, Unpack)):
+        if isinstance(statement, (Assign, Return, Unpack)):
             if not any(n in self.turns.turn_of or n in self.single for n in self.known.read_by(statement)):
                 return statement
-            if any(type(n) in _COLLECTIONS for n in nodes_of(statement)):
+            if any(type(n) in _COLLECTIONS or type(n) is Binary and n.op == "+" for n in nodes_of(statement)):
                 return rebuilt(statement, lambda n: self._expr(n, ""))
         return statement
 
@@ -84,6 +99,10 @@ class Gatherer:
             made = self._list(node, word)
             if made is not None:
                 return made
+        if type(node) is Binary and node.op == "+":
+            summed = self._sum(node)
+            if summed is not None:
+                return summed
         if type(node) is Dict:
             node = self._dict(node, word) or node
             if len(node.pairs) == 1 and node.pairs[0][0] is None:
@@ -140,13 +159,51 @@ class Gatherer:
                 values = self._values(groups[::-1] if backwards else groups)
                 if values is None:
                     continue
+                if size == 1:
+                    return _with_list(node, self._filled(values[0], word), start, stop, backwards)
                 name = self._name(values, word)
-                if size > 1:  # `d_layers = [d_weight, d_bias, *d_layers]`
-                    spread = Star(Name(name))
-                    values = [*values, spread] if backwards else [spread, *values]
-                self.found.append(Gathered(name, values))
-                return _with_list(node, name, start, stop, backwards and size == 1)
+                spread = Star(Name(name))  # `d_layers = [d_weight, d_bias, *d_layers]`
+                self.found.append(Gathered(name, [*values, spread] if backwards else [spread, *values]))
+                return _with_list(node, name, start, stop, False)
         return None
+
+    def _filled(self, value: Expr, word: str) -> str:
+        """The list that such a value of each turn goes into."""
+        for g in self.found:
+            other = g.values[0]
+            if g.keys is None and len(g.values) == 1 and isinstance(value, Hole) and isinstance(other, Hole):
+                if (type(other), other.key) == (type(value), value.key):
+                    return g.name
+        name = self._name([value], word)
+        self.found.append(Gathered(name, [value]))
+        return name
+
+    def _sum(self, node: Binary) -> Expr | None:
+        """The sum of a list, for a chain that begins with zero as Python's does; statements before may hold its beginning."""
+        terms: list[Expr] = []
+        begun: set[str] = set()
+        first: Expr = node
+        while True:
+            if type(first) is Binary and first.op == "+":
+                terms.append(first.right)
+                first = first.left
+            elif type(first) is Name and first.id in self.single:
+                begun.add(first.id)
+                first = self.single[first.id]
+            else:
+                break
+        count = len(self.turns.turns)
+        terms.reverse()
+        if type(first) is not Text or first.text not in ("0", "0.0") or not all(map(self._is_own, terms[:count])):
+            return None
+        values = self._values([[term] for term in terms[:count]]) if len(terms) >= count else None
+        if values is None:
+            return None
+        self.inside |= begun
+        made: Expr = Call("sum", [Name(self._filled(values[0], ""))])
+        for term in terms[count:]:
+            made = Binary(made, "+", term)
+        return made
 
     def _values(self, groups: Sequence[Sequence[Expr]]) -> list[Expr] | None:
         """What each place of the groups is in a turn; None where that is not the same, or not known in it."""
@@ -170,19 +227,22 @@ class Gatherer:
         roots = {e.root.id for e in self.turns.elements}
         return any(n in self.later for n in reads(value)) or not self.later.isdisjoint(roots)
 
-    def _name(self, values: Sequence[Expr], word: str) -> str:
+    def _name(self, values: Sequence[Expr], word: str, otherwise: str = "") -> str:
         own = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Own]
         carried = [self.turns.name(h.key) for v in values for h in holes(v) if type(h) is Carry]
         names = own + carried
-        if not word and len(values) == 1 and (listed := self.listed(values[0])):
+        lists = {self.listed(value) for value in values} if not word else {""}
+        if len(lists) == 1 and (listed := lists.pop()):
             return self.fresh(identifier(listed, "parts"))
+        word = word or otherwise
         cotangents = names and all(n.startswith("d_") for n in own or carried)
         if word:
             plain = word if word.endswith("s") else plural(word)
             return self.fresh(identifier(clean(f"d_{plain}" if cotangents else plain), "parts"))
         words = [e.word() for e in self.turns.elements if e.word() != "saved"]
+        alike = [word for word in words if words.count(word) == len(values)]  # of a list of so many for each turn
         alone = len(values) == 1 and type(values[0]) is Own
-        base = base_of(names[0]) if alone else f"{'d_' if cotangents else ''}{(words or ['layer'])[0]}"
+        base = base_of(names[0]) if alone else f"{'d_' if cotangents else ''}{(alike or words or ['layer'])[0]}"
         return self.fresh(identifier(clean(plural(base)), "parts"))
 
     # ------------------------------------------------------------ dicts
@@ -196,23 +256,28 @@ class Gatherer:
                 for found in _KEY_NUMBER.finditer(key.text):
                     ends = key.text[: found.start()], key.text[found.end() :]
                     families.setdefault(ends, []).append((int(found[0]), at))
+        rows: list[list[int]] = []
+        for members in families.values():
+            if len(members) == count:
+                numbered = [at for _, at in sorted(members)]
+                rows += [numbered, numbered[::-1]]
+        rows = [row for row in rows if key_pattern([_text(node.pairs[at][0]) for at in row]) is not None]
+        places = {_text(key): at for at, (key, value) in enumerate(node.pairs) if self._is_own(value)}
+        for element in self.turns.elements:  # a dict for a dict
+            if element.iterable() is None and places.keys() >= {*element.texts}:
+                rows.append([places[text] for text in element.texts])
         whole = ""
         gone: dict[int, str] = {}
-        for members in families.values():
-            members.sort()
-            if len(members) != count or any(at in gone for _, at in members):
+        for row in rows:
+            if any(at in gone for at in row):
                 continue
-            for row in (members, members[::-1]):
-                keys = tuple([key.flat() for _, at in row if (key := node.pairs[at][0]) is not None])
-                if key_pattern(keys) is None:
-                    continue
-                values = self._values([[node.pairs[at][1]] for _, at in row])
-                if values is None:
-                    continue
-                whole = whole or self._name(values, word if word not in ("", "params") else "layers")
-                self.found.append(Gathered(whole, values, keys))
-                gone.update((at, whole) for _, at in row)
-                break
+            values = self._values([[node.pairs[at][1]] for at in row])
+            if values is None:
+                continue
+            keys = tuple([_text(node.pairs[at][0]) for at in row])
+            whole = whole or self._name(values, "layers" if word == "params" else word, "layers")
+            self.found.append(Gathered(whole, values, keys))
+            gone.update((at, whole) for at in row)
         if not gone:
             return None
         first = min(gone)
@@ -291,6 +356,10 @@ def _read_once(statements: Sequence[Statement], known: Known) -> dict[str, Expr]
 
 def holes(node: object) -> list[Own | Carry | Part | Row]:
     return [n for n in nodes_of(node) if isinstance(n, (Own, Carry, Part, Row))]
+
+
+def _text(key: Expr | None) -> str:
+    return "" if key is None else key.flat()
 
 
 def _word_of_key(key: Expr) -> str:

@@ -1,7 +1,8 @@
-"""Lists and sums of the same for each element of a list, as comprehensions:
+"""Lists, dicts and sums of the same for each element of a list or dict, as comprehensions:
 
     jnp.stack([head(params[0], x), head(params[1], x)])        ->    jnp.stack([head(p, x) for p in params])
     0.0 + (params[0]["w"] ** 2).sum() + ...                    ->    sum((p["w"] ** 2).sum() for p in params)
+    {"a": norm(xs["a"]), "b": norm(xs["b"])}                   ->    {k: norm(x) for k, x in xs.items()}
 
 They are the author's where he has one there, else they have to save something. This is the last of the passes over
 statements: no other one has to know of the variables that a comprehension binds.
@@ -10,14 +11,16 @@ statements: no other one has to know of the variables that a comprehension binds
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from types import CodeType
 
 from untrace._identifiers import identifier
 from untrace.module.def_use import reads
 from untrace.module.loops.align_turns import Part, Turns
-from untrace.module.loops.elements import note_but_last
-from untrace.module.loops.head import Targets, source_word, targets_in
+from untrace.module.loops.elements import Element, Source, note_but_last
+from untrace.module.loops.head import Targets, holder_of, items_of, source_word, targets_in
 from untrace.module.loops.memo import count_tokens
 from untrace.module.writer import ModuleWriter
 from untrace.provenance import syntax
@@ -26,13 +29,27 @@ from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, Statement
-from untrace.python.tree import Binary, Call, Comprehension, Expr, Lambda, List, Name, Text, along
+from untrace.python.tree import (
+    Attribute,
+    Binary,
+    Call,
+    Comprehension,
+    Dict,
+    Expr,
+    Lambda,
+    Leaf,
+    List,
+    Name,
+    Subscript,
+    Text,
+    along,
+)
 from untrace.python.walk import copied, nodes_of, rebuilt, slots_of
 
 _LEAST_SAVED = 12  # tokens, where the author has no comprehension
 _FEWEST = 3  # elements, there
 _LONGEST = 150  # letters of what an element is, where statements go into it
-_Repeats = ast.For | ast.ListComp | ast.GeneratorExp
+_Repeats = ast.For | syntax.Repeated
 
 
 def comprehend(module: ModuleWriter, definitions: Sequence[Statement], provenance: Provenance) -> bool:
@@ -49,6 +66,8 @@ class _Function:
         names = [n for n in nodes_of(definition) if type(n) is Name]
         self.read = Counter(n.id for n in names)
         self.leaves = {n.id: n.symbol.leaf for n in names if n.symbol.leaf is not None and n.symbol.leaf.steps}
+        every = [*self.leaves.values(), *[n for n in nodes_of(definition) if isinstance(n, Leaf)]]
+        self.keys = {(leaf.root.id, leaf.steps[: n + 1]) for leaf in every for n in range(len(leaf.steps))}
         self.before: list[Statement] = []  # the statements before the one that is looked at
         self.whole: object = None  # all that it gives a name to, or returns
         self.found = False
@@ -94,6 +113,8 @@ class _Function:
         made = self._sum(node, frames) if type(node) is Binary and node.op == "+" else None
         if made is None and type(node) is List:
             made = self._comprehension(node.elements, self.before, frames, "[", "]")
+        if made is None and type(node) is Dict:
+            made = self._dict(node, frames)
         if made is None:
             return rebuilt(node, lambda n: self._changed(n, frames))
         self.found = True
@@ -131,6 +152,42 @@ class _Function:
                 return made
         return None
 
+    def _dict(self, node: Dict, frames: Sequence[Frame]) -> Comprehension | None:
+        """A dict of the same for all that the author's comprehension or loop takes of another one."""
+        keys = tuple([key.flat() for key, _ in node.pairs if key is not None])
+        turns = self._turns([value for _, value in node.pairs]) if len(keys) == len(node.pairs) > 1 else None
+        if turns is None or any(e.texts != keys for e in turns.elements):
+            return None
+        for clause in self._clauses([value for _, value in node.pairs], frames):
+            items = items_of(*clause)
+            whole = next((e for e in turns.elements if source_word(e) == items.over and turns.is_whole(e)), None)
+            if whole is None or not items.key or keys != tuple(sorted(keys)):
+                continue
+            busy = set(reads(turns.template[0][1]))
+            key = self._fresh(items.key, "name", busy)
+            value = self._fresh(items.value, whole.word(), busy | {key})
+            parts: list[Expr] = []
+            for element in turns.elements:
+                is_value = items.value and element.source == whole.source
+                root = Text(value) if is_value else Subscript(holder_of(element), Text(key))
+                parts.append(along(root, element.below))
+            target, every = (
+                (f"{key}, {value}", Call(Attribute(holder_of(whole), "items"), []))
+                if items.value
+                else (key, holder_of(whole))
+            )
+            return Comprehension("{", _filled(turns.template[0][1], parts), target, every, "}", key)
+        return None
+
+    def _turns(self, elements: Sequence[Expr]) -> Turns | None:
+        """Elements of a list laid over each other; None where they have no expression in common."""
+        try:
+            turns = Turns([[Assign([f"_{k}"], e)] for k, e in enumerate(elements)], self.leaves.get, self.keys)
+        except Different:
+            return None
+        is_part = type(turns.template[0][1]) is Part  # the list itself, or the same part of all
+        return None if turns.carries or turns.rows or not turns.elements or is_part else turns
+
     def _comprehension(
         self, elements: Sequence[Expr], before: list[Statement], frames: Sequence[Frame], opening: str, closing: str
     ) -> Comprehension | None:
@@ -143,47 +200,53 @@ class _Function:
             if made is not None and len(made.body.flat()) <= _LONGEST:
                 del before[-gone:]
                 return made
-        try:
-            turns = Turns([[Assign([f"_{k}"], e)] for k, e in enumerate(elements)], self.leaves.get)
-        except Different:
-            return None
-        if turns.carries or turns.rows or not turns.elements or any(e.iterable() is None for e in turns.elements):
+        turns = self._turns(elements)
+        if turns is None or any(e.iterable() is None for e in turns.elements):
             return None
         template = turns.template[0][1]
-        if type(template) is Part:  # the list itself, or the same part of all
-            return None
         authors = list(self._authors(elements, frames))
         busy = {*reads(template)}
-        names: dict[object, str] = {}
-        iterables: list[Expr] = []
+        sources: dict[Source, list[Element]] = {}
         for element in turns.elements:
-            if element.source in names:
-                continue
-            word = next((t for w, t in authors if w == source_word(element) and isinstance(t, str)), "")
-            names[element.source] = self._fresh(word, element.word(), busy)
-            busy.add(names[element.source])
-            iterable = element.iterable()
+            sources.setdefault(element.source, []).append(element)
+        words = [word for word, _ in authors]
+        parts: dict[Element, Expr] = {}
+        targets: list[str] = []
+        iterables: list[Expr] = []
+        for members in sorted(sources.values(), key=lambda m: (*words, source_word(m[0])).index(source_word(m[0]))):
+            iterable = members[0].iterable()
             assert iterable is not None  # as was asked above
             iterables.append(iterable)
-
-        def filled(part: object) -> object:
-            if type(part) is Part:
-                element = turns.elements[part.key]
-                return along(Text(names[element.source]), element.below)
-            made = rebuilt(part, filled)
-            if type(made) is Call and isinstance(made.func, Text):
-                made.func = made.func.text
-            return made
-
-        body = filled(template)
-        assert isinstance(body, Expr)  # of an expression
-        every = Call("zip", iterables) if len(iterables) > 1 else iterables[0]
-        made = Comprehension(opening, body, ", ".join(names.values()), every, closing)
+            own = next((targets for word, targets in authors if word == source_word(members[0])), "")
+            targets.append(self._targets(members, own, busy, parts))
+        body = _filled(template, [parts[element] for element in turns.elements])
+        several = len(iterables) > 1
+        every = Call("zip", iterables) if several else iterables[0]
+        target = ", ".join(targets) if several else targets[0].strip("()")
+        made = Comprehension(opening, body, target, every, closing)
         saved = sum(count_tokens(e.flat()) + 1 for e in elements) - count_tokens(made.flat())
         is_authors = any(w == source_word(e) for w, _ in authors for e in turns.elements)
         if not is_authors and (len(elements) < _FEWEST or saved < _LEAST_SAVED):
             return None
         return made
+
+    def _targets(
+        self, members: Sequence[Element], words: str | list[str], busy: set[str], parts: dict[Element, Expr]
+    ) -> str:
+        """The variables for an element of a list, by the author's `words`, and in `parts` what these say of its `members`."""
+        steps = [e.below[:1] for e in members]
+        if isinstance(words, list) and all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
+            numbers = [int(s[0][1]) for s in steps]
+            names = ["_"] * len(words)
+            for number in sorted({*numbers}):
+                names[number] = self._fresh(words[number], words[number], busy)
+                busy.add(names[number])
+            parts.update((e, along(Text(names[n]), e.below[1:])) for n, e in zip(numbers, members, strict=True))
+            return f"({', '.join(names)})"
+        name = self._fresh(words if isinstance(words, str) else "", members[0].word(), busy)
+        busy.add(name)
+        parts.update((e, along(Text(name), e.below)) for e in members)
+        return name
 
     def _with_statements(self, elements: Sequence[Expr], before: Sequence[Statement]) -> tuple[list[Expr], int]:
         """Elements with what only they read in the place where they do, and how many of the last statements before are that."""
@@ -214,18 +277,47 @@ class _Function:
 
     def _authors(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> Iterator[Targets]:
         """What the author's comprehensions and loops go through, around what all elements come from, and his variables."""
+        for target, iterable in self._clauses(elements, frames):
+            yield from targets_in(target, iterable)
+
+    def _clauses(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> Iterator[tuple[ast.expr, ast.expr]]:
+        """The targets and what is gone through, of the same."""
         calls = [
             next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements
         ]
         common: dict[_Repeats, None] | None = None
-        for around in calls:
+        if not any(calls):  # it is not known where in the function this comes from
+            common = dict.fromkeys(n for code in self._codes for n in syntax.comprehensions_around(code, None))
+        for around in calls if any(calls) else ():
             own = dict.fromkeys(n for f in around for n in _around(f))
             common = own if common is None else {n: None for n in common if n in own}
         for node in common or ():
             if isinstance(node, ast.For):
-                yield from targets_in(node.target, node.iter)
+                yield node.target, node.iter
             elif len(node.generators) == 1 and not node.generators[0].ifs:
-                yield from targets_in(node.generators[0].target, node.generators[0].iter)
+                yield node.generators[0].target, node.generators[0].iter
+
+    @functools.cached_property
+    def _codes(self) -> Collection[CodeType]:
+        """The author's functions of this one's name, as far as they are known."""
+        frames = [f for s in self.definition.body for f in self._frames(s)]
+        return {f.code: None for f in frames if f.name == self.definition.name}
+
+
+def _filled(template: Expr, parts: Sequence[Expr]) -> Expr:
+    """What the elements have in common, with an expression for each part that differs."""
+
+    def filled(part: object) -> object:
+        if type(part) is Part:
+            return parts[part.key]
+        made = rebuilt(part, filled)
+        if type(made) is Call and isinstance(made.func, Text):
+            made.func = made.func.text
+        return made
+
+    body = filled(template)
+    assert isinstance(body, Expr)  # of an expression
+    return body
 
 
 def _around(frame: Frame) -> list[_Repeats]:

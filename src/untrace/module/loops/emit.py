@@ -12,14 +12,15 @@ from untrace.lift.naming.words import plural
 from untrace.module.access_paths import last_word
 from untrace.module.def_use import substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Own, Part, Place, Turns
+from untrace.module.loops.appended import Appended
 from untrace.module.loops.collected import Gathered, Gatherer, holes
 from untrace.module.loops.elements import key_pattern
-from untrace.module.loops.head import MOST_TARGETS, End, Head, Roller, appended_in
+from untrace.module.loops.head import MOST_TARGETS, End, Head, Roller
 from untrace.module.loops.temporaries import fold_back
 from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, For, Statement, Unpack
-from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Symbol, Tuple
+from untrace.python.tree import Call, Dict, Expr, Leaf, List, Name, Star, Symbol, Tuple
 from untrace.python.walk import copied, rebuilt
 
 
@@ -57,10 +58,8 @@ class _Writer:
 
     def write(self, loops: Sequence[AuthorLoop]) -> tuple[list[Statement], list[Statement], list[Statement]] | None:
         turns = self.turns
-        self.lists = appended_in(loops[0].node) if loops else {}
-        gatherer = Gatherer(
-            turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known, self._listed
-        )
+        lists = Appended(loops[0].node if loops else None, lambda h: self.roller.authors.get(turns.name(h.key), ""))
+        gatherer = Gatherer(turns, fold_back(self.after, self.temporary, self.known), self.fresh, self.known, lists.of)
         self.rest = gatherer.rest
         roller = self.roller
         bound = {n for s in self.before for n in targets_of(s)} | roller.parameters
@@ -74,7 +73,7 @@ class _Writer:
             roller.saved[name] = [(turns.name(h.key), type(h) is Carry) for h in saved]
             self._use_saved(new, name, needed.places, saved)
         for place, names in needed.trails.items():
-            word = self._listed(Own(place)) or plural(base_of(self._author(turns.name(place))))
+            word = lists.of_words(Own(place)) or plural(base_of(self._author(turns.name(place))))
             name = self.fresh(identifier(word, "parts"))
             begins = 0 in names
             gathered.append(Gathered(name, [Own(place)], first=turns.carries[place] if begins else None))
@@ -99,13 +98,15 @@ class _Writer:
         numbers = next((one for one in found if one.is_complete), None)
         if numbers is None and turns.needs_numbers:
             return None
-        self.head = Head(roller, turns, gathered, busy | {name.id for name in roller.end_names.values()}, numbers)
+        busy |= {name.id for name in roller.end_names.values()}
+        any_order = not turns.carries and not needed.last and all(g.keys is not None for g in gathered)
+        self.head = Head(roller, turns, gathered, busy, numbers, any_order)
         if not self.head.iterables:
             return None
         body = self._body(gathered)
         made = For(*self.head.line(), [*self.head.below, *fold_back(body, self.temporary, self.known)])
         made.is_backward = any(getattr(s, "is_backward", False) for s, _ in turns.template)
-        empty = [Start([g.name], substituted(_empty(g), self.renamed)) for g in _each_once(gathered)]
+        empty = [Start([g.name], substituted(_empty(g), self.renamed)) for g in _each_once(gathered) if not g.is_begun]
         starts: list[Statement] = [*empty, *self.starts] if needed.trails else [*self.starts, *empty]
         if made.is_backward:
             for statement in starts:
@@ -113,12 +114,6 @@ class _Writer:
         return self.before, [*starts, made], self.rest
 
     # ------------------------------------------------------------ after the loop
-
-    def _listed(self, value: Expr) -> str:
-        """The list of the author's that he appends such a value of a turn to; "" where there is none."""
-        parts = value.elements if type(value) is Tuple else [value]
-        words = [self._author(self.turns.name(part.key)) for part in parts if type(part) is Own]
-        return self.lists.get(f"({', '.join(words)})" if type(value) is Tuple else words[0] if words else "", "")
 
     def _use_saved(
         self, new: dict[str, Expr], name: str, places: dict[str, tuple[int, Own | Carry]], saved: Sequence[Own | Carry]
@@ -316,6 +311,8 @@ class _Writer:
         if g.keys is not None:
             key = self.head.key_names[g.keys]
             yield Assign([f"{g.name}[{key.flat()}]"], values[0])
+        elif type(values[0]) is Star:
+            yield Assign([], Call(f"{g.name}.extend", [List(values[1:])]))
         elif len(values) > 1:
             yield Assign([g.name], List(values))
         else:

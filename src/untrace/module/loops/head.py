@@ -26,7 +26,7 @@ from untrace.module.loops.memo import Known
 from untrace.module.loops.turn_numbers import TurnNumbers, Values, places_of
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Statement
-from untrace.python.tree import Call, Expr, Leaf, Name, Subscript, Text, Tuple, along
+from untrace.python.tree import Attribute, Call, Expr, Leaf, Name, Subscript, Symbol, Text, Tuple, along, quoted
 
 _MOST_KEYS = 4  # written one by one
 MOST_TARGETS = 4  # of a tuple in the head of a loop
@@ -76,12 +76,19 @@ class Head:
     expression for it; `key_names`: the same for the keys of dicts; `whole`: a variable for all that a turn saves.
 
     busy: variables that may not be bound here. numbers: those of the author's loop that this one is, if it is known.
+    any_order: whether the turns can be in any order.
     """
 
     def __init__(
-        self, roller: Roller, turns: Turns, gathered: Sequence[Gathered], busy: set[str], numbers: TurnNumbers | None
+        self,
+        roller: Roller,
+        turns: Turns,
+        gathered: Sequence[Gathered],
+        busy: set[str],
+        numbers: TurnNumbers | None,
+        any_order: bool,
     ):
-        self.roller, self.turns, self.busy, self.numbers = roller, turns, busy, numbers
+        self.roller, self.turns, self.busy, self.numbers, self.any_order = roller, turns, busy, numbers, any_order
         self.count = len(turns.turns)
         self.bound: set[str] = set()
         self.targets: list[str] = []
@@ -93,12 +100,13 @@ class Head:
         self.whole = ""
         self.counter = ""  # what numbers all else
         self.variables: dict[str, str] = {}  # by the author's name
+        self.values: dict[Source, str] = {}  # of dicts of which it goes through the values as well
         groups: dict[Source, list[int]] = {}
         for i, element in enumerate(turns.elements):
             if numbers is not None and numbers.is_indexed:
                 continue
             if element.iterable() is None:
-                self.key_names.setdefault(tuple([key for _, key, _ in element.keys]), Name(""))
+                self.key_names.setdefault(element.texts, Name(""))
             else:
                 groups.setdefault(element.source, []).append(i)
         for g in gathered:
@@ -171,8 +179,7 @@ class Head:
         return self.roller.module.said(*found, {name: Name(word) for name, word in self.variables.items()})
 
     def _indexed(self, element: Element) -> Expr:
-        root = Leaf(element.root, element.above) if element.above else element.root
-        return along(Subscript(root, self._said(places_of(element))), element.below)
+        return along(Subscript(holder_of(element), self._said(places_of(element))), element.below)
 
     # ------------------------------------------------------------ elements
 
@@ -208,10 +215,11 @@ class Head:
         for source in {e.source: None for i, e in enumerate(turns.elements) if i not in found}:
             numbers = [i for i, e in enumerate(turns.elements) if i not in found and e.source == source]
             element = turns.elements[numbers[0]]
-            key = self.key_names[tuple([k for _, k, _ in element.keys])]
-            root: Expr = Subscript(Leaf(element.root, element.above) if element.above else element.root, key)
-            if len(numbers) > 1:
-                pattern = key_pattern([k for _, k, _ in element.keys])
+            root: Expr = Subscript(holder_of(element), self.key_names[element.texts])
+            if source in self.values:
+                root = Name(self.values[source])
+            elif len(numbers) > 1:
+                pattern = key_pattern(element.texts)
                 word = re.split(r"\W", pattern[0].strip("_/~."))[-1] if pattern is not None else ""
                 name = self.fresh(singular(word.strip("_") or "layer"))
                 self.words.append(name)
@@ -227,17 +235,20 @@ class Head:
             if all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
                 numbers = [int(s[0][1]) for s in steps]
                 taken = self.roller.taken - self.roller.targets
-                words = [f"{w}_in" if w in taken else w for w in words]
-                names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(words)]
+                free = [f"{w}_in" if w in taken else w for w in words]
+                names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(free)]
                 self.targets.append(f"({', '.join(names)})")
-                return [_part(Name(names[n]), e.below[1:]) for n, e in zip(numbers, members, strict=True)]
+                variables = [Name(name, Symbol(author=w)) for name, w in zip(names, words, strict=True)]
+                return [_part(variables[n], e.below[1:]) for n, e in zip(numbers, members, strict=True)]
             words = members[0].word()
+        author = words
         if words in self.roller.taken - self.roller.targets:  # by something else that the author calls so
-            words = members[0].word()
+            own = {self.roller.authors.get(name) for found in self.turns.produced for name in found}
+            words = f"{words}_in" if words in own else members[0].word()
         name = self.fresh(words)
         self.words.append(name)
         self.targets.append(name)
-        return [_part(Name(name), e.below) for e in members]
+        return [_part(Name(name, Symbol(author=author)), e.below) for e in members]
 
     def _saved_targets(self, root: str, members: Sequence[Element], word: str) -> list[Expr]:
         """The variables for what one turn of an earlier loop saved: by `word`, where the author has one for it, or by their names
@@ -276,13 +287,17 @@ class Head:
     def _number_keys(self) -> bool:
         """Names the keys of dicts that the turns go through: each by itself, or all by their number; not yet those that have the
         author's number."""
-        found = {row: key_pattern(row) for row in self.key_names}
+        patterns = {row: key_pattern(row) for row in self.key_names}
         said = self.numbers.said if self.numbers is not None else {}
-        self.numbered_keys = {row: p for row, p in found.items() if p is not None and said.get(tuple(p[2])) is not None}
+        self.numbered_keys = {
+            row: p for row, p in patterns.items() if p is not None and said.get(tuple(p[2])) is not None
+        }
         keys = [row for row in self.key_names if row not in self.numbered_keys]
         if not keys:
             return True
-        differing = _what_differs(keys)
+        loop = next(iter(self.roller.author_loops(self.turns)), None)
+        authors = _literal_words(loop.node.iter) if loop is not None else None
+        differing = [("", row, "") for row in keys] if keys == [authors] else _what_differs(keys)
         words = {words for _, words, _ in differing}
         if len(words) > 1:
             return False
@@ -292,15 +307,31 @@ class Head:
             low, high = min(numbers), max(numbers) + 1
             span: Expr = Call("range", [Text(str(n)) for n in ([low, high] if low else [high])])
             self.iterables.append(span if numbers == sorted(numbers) else Call("reversed", [span]))
-        elif len(gone_through) <= _MOST_KEYS:
-            self.iterables.append(Tuple([Text(k) for k in gone_through]))
+            target = name = self.fresh("i")
         else:
-            return False
-        name = self.fresh("name" if gone_through[0][0] in "'\"" else "i")
-        self.targets.append(name)
+            items = items_of(loop.node.target, loop.node.iter) if loop is not None else Items("", "", "")
+            name = self.fresh(items.key or ("name" if gone_through[0][0] in "'\"" else "i"))
+            found = self._whole_dict(items, gone_through)
+            if found is None and len(gone_through) > _MOST_KEYS and gone_through != authors:
+                return False
+            value, every = found or ("", Tuple([Text(k) for k in gone_through]))
+            self.iterables.append(every)
+            target = f"({name}, {value})" if value else name
+        self.targets.append(target)
         for row, (before, _, after) in zip(keys, differing, strict=True):
             self.key_names[row] = _key(before, Name(name), after) if row != gone_through else Name(name)
         return True
+
+    def _whole_dict(self, items: Items, keys: Keys) -> tuple[str, Expr] | None:
+        """(a variable for its values, "" for none, what is gone through) of the dict that the author's loop goes through; None
+        where these keys are not all of them, or where their order counts, which is another one before a dict is traced."""
+        elements = [e for e in self.turns.elements if e.texts == keys and source_word(e) == items.over]
+        if not elements or not self.any_order or not self.turns.is_whole(elements[0]):
+            return None
+        if not items.value:
+            return "", holder_of(elements[0])
+        value = self.values[elements[0].source] = self.fresh(items.value)
+        return value, Call(Attribute(holder_of(elements[0]), "items"), [])
 
     def fresh(self, word: str) -> str:
         """A name that only loops bind, as an author uses one in several of them."""
@@ -373,6 +404,47 @@ def _digits(span: range | None) -> Expr:
     return Call("range", [Text(str(n)) for n in ((span.start, span.stop) if span.start else (span.stop,))])
 
 
+class Items(NamedTuple):
+    """A dict of the author's, by its last word, and his variables for a key and a value of it; "" for none."""
+
+    over: str
+    key: str
+    value: str
+
+
+def items_of(target: ast.expr, over: ast.expr) -> Items:
+    """The dict that a clause of the author's may go through."""
+    if (
+        isinstance(over, ast.Call)
+        and isinstance(over.func, ast.Name)
+        and over.func.id in ("sorted", "list")
+        and over.args
+    ):
+        over = over.args[0]
+    match target, over:
+        case ast.Tuple([ast.Name(id=key), ast.Name(id=value)]), ast.Call(ast.Attribute(of, "items"), []):
+            return Items(_last_word(of), key, value)
+        case ast.Name(id=key), ast.Call(ast.Attribute(of, "keys"), []):
+            return Items(_last_word(of), key, "")
+        case ast.Name(id=key), ast.Name() | ast.Attribute() | ast.Subscript() | ast.Tuple() | ast.List():
+            return Items(_last_word(over), key, "")
+    return Items("", "", "")
+
+
+def _literal_words(over: ast.expr) -> Keys | None:
+    """The strings that a loop of the author's goes through, as source, where they stand in its head."""
+    match over:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            words = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            return tuple(map(quoted, words)) if len(words) == len(parts) else None
+    return None
+
+
+def holder_of(element: Element) -> Expr:
+    """What an element is one of."""
+    return Leaf(element.root, element.above) if element.above else element.root
+
+
 def source_word(element: Element) -> str:
     """What the list is called that an element is of."""
     return last_word(Leaf(element.root, element.above))
@@ -384,16 +456,6 @@ Targets = tuple[str, str | list[str]]  # a list of the author's, and the variabl
 def author_targets(loop: ast.For) -> list[Targets]:
     """What a loop of the author's goes through, but for numbers that it counts."""
     return list(targets_in(loop.target, loop.iter))
-
-
-def appended_in(loop: ast.For) -> dict[str, str]:
-    """The lists that a loop of the author's appends variables or tuples of them to, by these in his words."""
-    found: dict[str, str] = {}
-    for node in ast.walk(loop):
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[word]):
-                found[ast.unparse(word)] = name
-    return found
 
 
 def targets_in(target: ast.expr, iterable: ast.expr) -> Iterator[Targets]:

@@ -82,7 +82,7 @@ class Known:
         """The `head_of` every call and operation in a statement that is not all that it binds a name to."""
         found = self._heads.get(statement)
         if found is None:
-            own = None if type(statement) is Return else statement.value
+            own = None if isinstance(statement, Return) else statement.value
             inside = [n for n in nodes_of(statement) if (type(n) is Call or type(n) is Binary) and n is not own]
             heads = {head_of(n) for n in inside}
             found = self._heads[statement] = heads

@@ -350,13 +350,15 @@ class _Roller:
             turns = Turns([part[k * size : (k + 1) * size] for k in range(count)], self.leaves.get, self.keys, missing)
         except Different:
             return None
-        if not turns.is_recurrence() or missing and self._is_elsewhere(turns):
+        if turns.carries and not turns.is_recurrence() or missing and self._is_elsewhere(turns):
             return None
         others = [*statements[:start], *statements[stop:]]
         if not all(self.apart.goes_through(e, others, self.known) for e in turns.elements):
             return None
         loops = self.author_loops(turns)
         if not loops and (turns.needs_numbers or 2 * len(missing) > size):
+            return None
+        if not turns.carries and (not loops or self._is_inside_a_turn(turns, loops[0])):
             return None
         if not loops and count < _FEWEST_KEYS and any(e.iterable() is None for e in turns.elements):
             return None
@@ -386,7 +388,23 @@ class _Roller:
         """The author's of which these may be the turns. What was taken out of another statement has that one's place in the
         source."""
         own = [[s for s in turn if self.temporary.isdisjoint(targets_of(s))] for turn in turns.turns]
-        return list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own])) if self._is_one(turns) else []
+        return (
+            list(author_loops([[f for s in turn for f in self._frames(s)] for turn in own]))
+            if self._is_one(turns)
+            else []
+        )
+
+    def _is_inside_a_turn(self, turns: Turns, loop: AuthorLoop) -> bool:
+        """Whether all that is done in the turns is in a comprehension, or a map over leaves, in the author's loop: they are no
+        turns of that."""
+        comprehensions: set[ast.AST] = set(ast.walk(loop.node))
+        maps: set[Frame] | None = None
+        for frames in [frames for turn in turns.turns for s in turn for frames in self._frames(s)]:
+            known = [f for f in frames if f.line is not None]
+            comprehensions &= {n for f in known for n in syntax.comprehensions_around(f.code, f.line)}
+            inside = {f for f in frames[len(loop.around) - 1 :] if f.maps_leaves}
+            maps = inside if maps is None else maps & inside
+        return bool(comprehensions or maps)
 
     def _is_one(self, turns: Turns) -> bool:
         """Whether most of what the turns do is at the same places in the source: two lines inside a loop are no turns of it."""
@@ -407,9 +425,12 @@ class _Roller:
 
     def _is_in_order(self, turn: Sequence[Statement]) -> bool:
         """Whether a turn begins where the author's does, and not in the middle of one."""
-        frames = [f[-1] for s in turn for f in self._frames(s) if f]
-        lines = [f.line for f in frames if f.code is frames[0].code]
-        return lines == sorted(lines)
+        every = [frames for s in turn for frames in self._frames(s) if frames]
+        for frame in reversed(every[0] if every else ()):  # the innermost function that all of it is in
+            lines = [next((f.line for f in reversed(frames) if f.code is frame.code), None) for frames in every]
+            if None not in lines:
+                return lines == sorted(line for line in lines if line is not None)
+        return True
 
     def _frames(self, statement: Statement) -> Iterator[Sequence[Frame]]:
         """Where a statement comes from: a call of a function of the module from where its author made one."""

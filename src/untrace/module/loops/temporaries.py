@@ -39,36 +39,50 @@ def unfold(
     found = [s for statement in statements for s in unfolder.statements(statement, known)]
     if not unfolder.temporary:
         return list(statements), set()
-    read = Counter(n for s in statements for n in known.read_by(s))
-    alike = {name for name in unfolder.moved if read[name] == 1}
+    readers: dict[str, list[Statement]] = {}
+    for statement in statements:
+        for name in known.read_by(statement):
+            readers.setdefault(name, []).append(statement)
+    alike = {
+        name
+        for name, keys in unfolder.moved.items()
+        if len(own := readers.get(name, ())) == 1
+        if isinstance(own[0], (Assign, Unpack)) and known.key(own[0], local) in keys
+    }
     return _ordered(found, alike, known), unfolder.temporary
 
 
 class _Unfolder:
     """Takes expressions out of statements: those of `heads` that are `named`, by their keys. `temporary`: the new variables;
-    `moved`: the names of what is the same as what was taken out."""
+    `moved`: the names of what is the same as what was taken out, with the keys of what reads that."""
 
     def __init__(
         self, named: Mapping[Key, Sequence[str]], heads: set[Beginning], local: set[str], fresh: Callable[[str], str]
     ):
         self.named, self.heads, self.local, self.fresh = named, heads, local, fresh
         self.temporary: set[str] = set()
-        self.moved: set[str] = set()
+        self.moved: dict[str, set[Key]] = {}
+        self._alike: dict[str, Sequence[str]] = {}  # by new variable: the names of what is the same
         self._before: list[Statement] = []  # what is to stand before the statement
         self._origin: Origin = None
 
     def statements(self, statement: Statement, known: Known) -> list[Statement]:
         """A statement, and before it what is taken out of it."""
-        if not isinstance(statement, (Assign, Unpack)) and type(statement) is not Return:
+        if not isinstance(statement, (Assign, Return, Unpack)):
             return [statement]
         if self.heads.isdisjoint(known.heads_in(statement)):
             return [statement]
         self._before, self._origin = [], getattr(statement, "origin", None)
-        if type(statement) is Return:
+        if isinstance(statement, Return):
             made = rebuilt(statement, self._taken_out)
         else:
             made = rebuilt(statement, lambda n: rebuilt(n, self._taken_out))
-        return [*self._before, made]
+        found = [*self._before, made]
+        for reader in found:
+            if not isinstance(reader, Return):
+                for word in [w for name in known.read_by(reader) for w in self._alike.pop(name, ())]:
+                    self.moved.setdefault(word, set()).add(known.key(reader, self.local))
+        return found
 
     def _taken_out(self, node: object) -> object:
         if type(node) is Lambda or not is_node(node):
@@ -81,7 +95,7 @@ class _Unfolder:
             if words:
                 name = self.fresh(base_of(words[0]))
                 self.temporary.add(name)
-                self.moved.update(words)
+                self._alike[name] = words
                 self._before.append(Assign([name], made, self._origin))
                 return Name(name)
         return made
