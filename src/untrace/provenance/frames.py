@@ -68,6 +68,7 @@ class Frame:
         "_position",
         "_positions",
         "_node",
+        "_over_leaves",
         "_targets",
     )
 
@@ -88,6 +89,7 @@ class Frame:
         self._position: Position | None = None
         self._positions = positions  # of all instructions of the codes, by their ids, as they become known
         self._node: Any = False
+        self._over_leaves: bool | None = None
         self._targets: Climb | None = None
 
     @property
@@ -149,6 +151,13 @@ class Frame:
         if _word(self.node.func) == "sum":
             return any("leaves" in _word(node) for node in ast.walk(self.node))
         return ast.unparse(self.node.func).endswith(("tree.reduce", "tree_reduce"))
+
+    @property
+    def is_over_leaves(self) -> bool:
+        """Whether the call is one of these."""
+        if self._over_leaves is None:
+            self._over_leaves = self.maps_leaves or self.sums_leaves
+        return self._over_leaves
 
     @property
     def name(self) -> str:

@@ -211,13 +211,12 @@ class _Mapper:
             for depth in range(_depth_of_run(frames, at), 0, -1):
                 stop = _run(frames, at, depth)
                 around, call = frames[at][max(0, depth - 2) : depth][0], frames[at][depth - 1]
-                named = (around.maps_leaves or around.sums_leaves) and not call.maps_leaves and not around.library
+                named = around.is_over_leaves and not call.maps_leaves and not around.library
                 if named and _run(frames, at, depth - 1) == stop:
                     continue  # one operation is all that is done for a leaf: the call around it has the author's names
                 tried = failed.get((depth, stop), 0)
                 failed[depth, stop] = tried + 1
-                of_tree = any(f.maps_leaves or f.sums_leaves for f in frames[at][:depth])
-                fewest = _FEWEST_MAPPED if of_tree else _FEWEST
+                fewest = _FEWEST_MAPPED if any(f.is_over_leaves for f in frames[at][:depth]) else _FEWEST
                 if stop - at >= fewest and tried < _TRIES:
                     tails = [f[depth - 1 :] for f in frames[at:stop]]
                     backward = self.provenance.site(equations[at].origin).phase == "backward"

@@ -414,13 +414,9 @@ class Items(NamedTuple):
 
 def items_of(target: ast.expr, over: ast.expr) -> Items:
     """The dict that a clause of the author's may go through."""
-    if (
-        isinstance(over, ast.Call)
-        and isinstance(over.func, ast.Name)
-        and over.func.id in ("sorted", "list")
-        and over.args
-    ):
-        over = over.args[0]
+    match over:
+        case ast.Call(ast.Name(id="sorted" | "list"), [inside, *_]):
+            over = inside
     match target, over:
         case ast.Tuple([ast.Name(id=key), ast.Name(id=value)]), ast.Call(ast.Attribute(of, "items"), []):
             return Items(_last_word(of), key, value)
