@@ -141,6 +141,15 @@ def rotated(params, x):
     return jnp.dot(last, h) + bias
 
 
+def stencil(u):
+    lap = 0.0
+    for axis in range(2):
+        up = jnp.roll(u, 1, axis)
+        down = jnp.roll(u, -1, axis)
+        lap = lap + (up - 2 * u + down) / 0.01
+    return u + 0.1 * lap
+
+
 def relu(x):
     return jnp.maximum(0, x)
 
@@ -190,6 +199,7 @@ PROGRAMS = [
     (in_their_order, (INPUTS, W), ['    for name in ("audio", "image", "text"):\n', "        outs.append(h / "]),
     (by_their_names, ({"conv1": W, "conv2": W}, X), ['    for name in ("conv1", "conv2"):\n        x = jnp.tanh(x @ p[name])\n']),
     (normed, (B, [B[:3]] * 3), ["    for k in kernels:\n        x = jnp.convolve(x, k, mode=\"same\")\n        x = x / jnp.linalg.norm(x)\n"]),
+    (stencil, (X,), ["    lap = 0.0\n    for axis in range(2):\n        up = jnp.roll(u, 1, axis=axis)\n        down = "]),
     (rotated, (PAIRS, B), ["    h = x\n    for w, b in params[:-1]:\n        outputs = w @ h + b\n"]),
 ]  # fmt: skip
 

@@ -143,7 +143,7 @@ def key_of(node: object, local: Collection[str], called: set[str] | None = None)
             stack.extend(value.args)
         elif kind is Binary or kind is Unary:
             found.append(value.op)
-            stack.extend([value.left, value.right] if kind is Binary else [value.value])
+            stack.extend([_begun(value), value.right] if kind is Binary else [value.value])
         elif kind is Lambda:
             found.append(value.flat())
         elif kind is Subscript:
@@ -158,6 +158,12 @@ def key_of(node: object, local: Collection[str], called: set[str] | None = None)
                 else:
                     stack.append(child)
     return tuple(found)
+
+
+def _begun(sum_: Binary) -> Expr:
+    """What is added to, where that may be a sum's beginning: `0.0 + x` is `total + x` in the turns that follow."""
+    left = sum_.left
+    return Name("_") if sum_.op == "+" and type(left) is Text and left.text in ("0", "0.0") else left
 
 
 def _children(node: object) -> Iterator[object]:

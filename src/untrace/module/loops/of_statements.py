@@ -6,8 +6,8 @@
     x = x + h_2 @ params["layers"][1]["v"]
 
 So it is with the layers of a gradient, whose forward loop saves what the backward one takes. Found in the statements as
-they will be printed, by their structure alone (`rolled_turns`): each turn hands a value to the next, and otherwise takes
-elements of lists. Tracing unrolls the loop again, so that the program stays the same; where the text is not proven,
+they will be printed, by their structure alone: each turn hands a value to the next, or fills a list of the author's, and
+otherwise takes elements of lists. Tracing unrolls the loop again, so that the program stays the same; where the text is not proven,
 the statements are written one by one (`driver.attempts`).
 """
 
