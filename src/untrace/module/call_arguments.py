@@ -75,13 +75,13 @@ def function_of(
     inside = _all_called(body)
     if alone:
         # Before what is in it takes that name, unless that is the very function.
-        own_name = w.module.scope.fresh(f"{hint}_called" if inside == hint else hint)
+        own_name = w.module.scope.fresh_function(f"{hint}_called" if inside == hint else hint)
         inner = w.module.writer()
         inner.names.update(zip(body.params[: signature.closed], operands, strict=False))
     else:
         packed = {p for a in arguments for p in a.places}
         closed = [(v, operands[i]) for i, v in enumerate(body.params) if i not in packed]
-        own_name = w.scope.fresh(role if inside == hint else hint)
+        own_name = w.scope.fresh_function(role if inside == hint else hint)
         scope = Scope(w.module.scope)
         scope.claim_parameter(own_name)
         for word in sorted({word for _, x in closed for word in _WORD.findall(x.flat())}):

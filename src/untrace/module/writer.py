@@ -83,7 +83,7 @@ class ModuleWriter(Contents):
         """
         found = self._functions.get(function)
         if found is None:
-            name = self.scope.fresh(identifier(function.name, "fn"))
+            name = self.scope.fresh_function(identifier(function.name, "fn"))
             self._functions[function] = name
             statements = list(build(name)) if build else [self.define(function, name)]
             self.definitions.extend(statements)
@@ -95,7 +95,7 @@ class ModuleWriter(Contents):
         """Like `function`, for a definition that belongs to `key` (hashable) and not to one Function."""
         found = self._by_body.get(key)
         if found is None:
-            name = self.scope.fresh(identifier(hint, "fn"))
+            name = self.scope.fresh_function(identifier(hint, "fn"))
             self._by_body[key] = name
             statements = list(build(name))
             self.definitions.extend(statements)

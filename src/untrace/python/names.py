@@ -70,7 +70,10 @@ class Scope:
     def fresh_function(self, base: str) -> str:
         """A free name for a function: what was kept for it, where nothing has that."""
         self._root._kept.discard(base)
-        return self.fresh(base)
+        if self.taken(base):
+            return self.fresh(base)
+        self._next.setdefault(base, 1)
+        return self.claim_parameter(base)
 
     def give_back(self, name: str) -> None:
         """Makes a name free again that nothing bears after all."""

@@ -166,10 +166,12 @@ class Unpacked(Assign):
     __slots__ = ()
 
 
-def returned(statements: list[Statement], value: Expr, functions: Container[object] = ()) -> Expr:
-    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for, if these
-    are not the author's.
+def returned(
+    statements: list[Statement], value: Expr, functions: Container[object] = (), keeps_names: bool = False
+) -> Expr:
+    """What to return instead of `value`: the call that the last statement, which is taken away then, gave the names for.
 
+    keeps_names: whether it stays where they are the author's, as he has them there and not where he calls the function.
     functions: names of those that give a tuple of as many as is bound of them.
     """
     last = statements[-1] if statements else None
@@ -183,7 +185,7 @@ def returned(statements: list[Statement], value: Expr, functions: Container[obje
         return value
     parts = [part for e in several for part in (e.elements if type(e) is Tuple else [e])]
     roots = [part.root if isinstance(part, Leaf) else part for part in parts]
-    if any(type(root) is Name and root.symbol.author == root.id for root in roots):
+    if keeps_names and any(type(root) is Name and root.symbol.author == root.id for root in roots):
         return value
     statements.pop()
     return last.value

@@ -211,11 +211,11 @@ def _returned(module: ModuleWriter, statements: list[Statement], value: Expr) ->
         called = last.value.func
         if any(type(d) is Def and d.name == called and d.decorators for d in module.definitions):
             tried: list[Statement] = [Unpacked(last.targets, last.value, last.origin)]
-            found = returned(tried, value)
+            found = returned(tried, value, keeps_names=True)
             if not tried:
                 statements.pop()
             return found
-    return returned(statements, value)
+    return returned(statements, value, keeps_names=True)
 
 
 def _only_called(module: ModuleWriter, entry: Def) -> Def | None:

@@ -445,6 +445,8 @@ def _write_map(w: Any, equation: Equation) -> None:
     if callee.result is None and type(trees[0]) is Leaf and set(equation.outputs) <= set(w.remaining()[1]):
         word = last_word(trees[0])
         name = word.removeprefix("new_") if word.startswith("new_") else f"new_{word}"
+    if name == callee.function and type(trees[0]) is Leaf:  # of what it gives nothing else is known
+        name = last_word(trees[0])
     function = _function(w, equation, shared, f"{name}_of_leaf")
     name = identifier(name, "leaves")
     result = Name(w.scope.fresh(name), Symbol(author=name if callee.own_result and name == callee.result else None))
