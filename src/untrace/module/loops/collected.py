@@ -240,7 +240,7 @@ class Gatherer:
             plain = word if word.endswith("s") else plural(word)
             return self.fresh(identifier(clean(f"d_{plain}" if cotangents else plain), "parts"))
         words = [e.word() for e in self.turns.elements if e.word() != "saved"]
-        alike = [word for word in words if words.count(word) == len(values)]  # of a list of so many for each turn
+        alike = [word for word in words if words.count(word) == len(values) > 1]  # of a list of so many for each turn
         alone = len(values) == 1 and type(values[0]) is Own
         base = base_of(names[0]) if alone else f"{'d_' if cotangents else ''}{(alike or words or ['layer'])[0]}"
         return self.fresh(identifier(clean(plural(base)), "parts"))
