@@ -17,7 +17,7 @@ from untrace._identifiers import identifier
 from untrace.lift.naming.words import clean, plural
 from untrace.module.def_use import reads, substituted, targets_of
 from untrace.module.loops.align_turns import Carry, Hole, Own, Part, Place, Row, Turns
-from untrace.module.loops.elements import key_pattern
+from untrace.module.loops.elements import key_pattern, terms_of_sum
 from untrace.module.loops.memo import Known
 from untrace.python.names import base_of
 from untrace.python.statements import Assign, Compound, Def, Return, Statement, Unpack
@@ -180,21 +180,15 @@ class Gatherer:
 
     def _sum(self, node: Binary) -> Expr | None:
         """The sum of a list, for a chain that begins with zero as Python's does; statements before may hold its beginning."""
-        terms: list[Expr] = []
         begun: set[str] = set()
-        first: Expr = node
-        while True:
-            if type(first) is Binary and first.op == "+":
-                terms.append(first.right)
-                first = first.left
-            elif type(first) is Name and first.id in self.single:
-                begun.add(first.id)
-                first = self.single[first.id]
-            else:
-                break
+
+        def beginning(name: Name) -> Expr | None:
+            begun.add(name.id)
+            return self.single.get(name.id)
+
         count = len(self.turns.turns)
-        terms.reverse()
-        if type(first) is not Text or first.text not in ("0", "0.0") or not all(map(self._is_own, terms[:count])):
+        terms = terms_of_sum(node, beginning)
+        if terms is None or not all(map(self._is_own, terms[:count])):
             return None
         values = self._values([[term] for term in terms[:count]]) if len(terms) >= count else None
         if values is None:

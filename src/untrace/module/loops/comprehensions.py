@@ -19,8 +19,8 @@ from types import CodeType
 from untrace._identifiers import identifier
 from untrace.module.def_use import reads
 from untrace.module.loops.align_turns import Part, Turns
-from untrace.module.loops.elements import Element, Source, note_but_last
-from untrace.module.loops.head import Targets, holder_of, items_of, source_word, targets_in
+from untrace.module.loops.elements import Element, Source, note_but_last, places_in_tuples, terms_of_sum
+from untrace.module.loops.head import Targets, holder_of, items_of, source_word, targets_in, whole_dict
 from untrace.module.loops.memo import count_tokens
 from untrace.module.writer import ModuleWriter
 from untrace.provenance import syntax
@@ -30,7 +30,6 @@ from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
 from untrace.python.statements import Assign, Compound, Def, Statement
 from untrace.python.tree import (
-    Attribute,
     Binary,
     Call,
     Comprehension,
@@ -128,21 +127,20 @@ class _Function:
 
     def _sum(self, node: Binary, frames: Sequence[Frame]) -> Expr | None:
         """`sum(...)` for a chain that begins with zero, which Python's begins with; the statement before may hold its beginning."""
-        terms: list[Expr] = []
-        first: Expr = node
         before = list(self.before)
-        while type(first) is Binary and first.op == "+":
-            terms.append(first.right)
-            first = first.left
+
+        def beginning(name: Name) -> Expr | None:
+            nonlocal frames
             begun = before[-1] if before else None
-            if type(first) is Name and self.read[first.id] == 1 and isinstance(begun, Assign):
-                if begun.targets == [first.id]:
-                    frames = frames or self._frames(begun)
-                    first = begun.value
-                    before.pop()
-        if type(first) is not Text or first.text not in ("0", "0.0"):
+            if self.read[name.id] > 1 or not isinstance(begun, Assign) or begun.targets != [name.id]:
+                return None
+            frames = frames or self._frames(begun)
+            before.pop()
+            return begun.value
+
+        terms = terms_of_sum(node, beginning)
+        if terms is None:
             return None
-        terms.reverse()
         for count in range(len(terms), 1, -1):
             made: Expr | None = self._comprehension(terms[:count], before, frames, "sum(", ")")
             if made is not None:
@@ -160,7 +158,7 @@ class _Function:
             return None
         for clause in self._clauses([value for _, value in node.pairs], frames):
             items = items_of(*clause)
-            whole = next((e for e in turns.elements if source_word(e) == items.over and turns.is_whole(e)), None)
+            whole = whole_dict(turns, items, keys)
             if whole is None or not items.key or keys != tuple(sorted(keys)):
                 continue
             busy = set(reads(turns.template[0][1]))
@@ -171,12 +169,8 @@ class _Function:
                 is_value = items.value and element.source == whole.source
                 root = Text(value) if is_value else Subscript(holder_of(element), Text(key))
                 parts.append(along(root, element.below))
-            target, every = (
-                (f"{key}, {value}", Call(Attribute(holder_of(whole), "items"), []))
-                if items.value
-                else (key, holder_of(whole))
-            )
-            return Comprehension("{", _filled(turns.template[0][1], parts), target, every, "}", key)
+            target = f"{key}, {value}" if items.value else key
+            return Comprehension("{", _filled(turns.template[0][1], parts), target, items.of(whole), "}", key)
         return None
 
     def _turns(self, elements: Sequence[Expr]) -> Turns | None:
@@ -234,9 +228,8 @@ class _Function:
         self, members: Sequence[Element], words: str | list[str], busy: set[str], parts: dict[Element, Expr]
     ) -> str:
         """The variables for an element of a list, by the author's `words`, and in `parts` what these say of its `members`."""
-        steps = [e.below[:1] for e in members]
-        if isinstance(words, list) and all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
-            numbers = [int(s[0][1]) for s in steps]
+        numbers = places_in_tuples(members, words)
+        if numbers is not None:
             names = ["_"] * len(words)
             for number in sorted({*numbers}):
                 names[number] = self._fresh(words[number], words[number], busy)

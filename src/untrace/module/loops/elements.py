@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from untrace.lift.naming.words import singular
 from untrace.module.access_paths import Step
 from untrace.python.statements import Statement
-from untrace.python.tree import Call, Expr, Leaf, Name, Slice, Subscript, Text
+from untrace.python.tree import Binary, Call, Expr, Leaf, Name, Slice, Subscript, Text
 from untrace.python.walk import nodes_of
 
 _KEY_NUMBER = re.compile(r"\d+")
@@ -80,6 +80,32 @@ class Element:
                 return singular(plain)
         word = singular(self.root.id)
         return word if word != self.root.id else "layer"
+
+
+def places_in_tuples(members: Sequence[Element], words: str | list[str]) -> list[int] | None:
+    """Which part each member is of an element that is a tuple, for which the author has a variable for each part."""
+    steps = [e.below[0] for e in members if e.below]
+    if isinstance(words, str) or len(steps) < len(members):
+        return None
+    return [int(text) for _, text, _ in steps] if {s[::2] for s in steps} == {("item", len(words))} else None
+
+
+def terms_of_sum(node: Binary, begun: Callable[[Name], Expr | None]) -> list[Expr] | None:
+    """The terms of a chain of additions that begins with zero, as Python's `sum` does; None for another one.
+
+    begun: the value of a variable that may hold the beginning; None where it has to stay.
+    """
+    terms: list[Expr] = []
+    first: Expr | None = node
+    while type(first) is Binary and first.op == "+":
+        terms.append(first.right)
+        first = begun(first.left) if type(first.left) is Name else first.left
+    return terms[::-1] if is_zero(first) else None
+
+
+def is_zero(node: object) -> bool:
+    """Whether it is the number that Python's `sum` begins with."""
+    return type(node) is Text and node.text in ("0", "0.0")
 
 
 def note_but_last(written: Statement | Expr) -> None:

@@ -21,7 +21,7 @@ from untrace.module.access_paths import last_word
 from untrace.module.constants import ConstantWriter
 from untrace.module.loops.align_turns import Place, Turns
 from untrace.module.loops.collected import Gathered
-from untrace.module.loops.elements import Element, Source, key_pattern
+from untrace.module.loops.elements import Element, Source, key_pattern, places_in_tuples
 from untrace.module.loops.memo import Known
 from untrace.module.loops.turn_numbers import TurnNumbers, Values, places_of
 from untrace.python.names import base_of
@@ -231,9 +231,8 @@ class Head:
 
     def _element_targets(self, members: Sequence[Element], words: str | list[str]) -> list[Expr]:
         if isinstance(words, list):
-            steps = [e.below[:1] for e in members]
-            if all(s and s[0][0] == "item" and s[0][2] == len(words) for s in steps):
-                numbers = [int(s[0][1]) for s in steps]
+            numbers = places_in_tuples(members, words)
+            if numbers is not None:
                 taken = self.roller.taken - self.roller.targets
                 free = [f"{w}_in" if w in taken else w for w in words]
                 names = [self.fresh(w) if i in numbers else "_" for i, w in enumerate(free)]
@@ -325,13 +324,12 @@ class Head:
     def _whole_dict(self, items: Items, keys: Keys) -> tuple[str, Expr] | None:
         """(a variable for its values, "" for none, what is gone through) of the dict that the author's loop goes through; None
         where these keys are not all of them, or where their order counts, which is another one before a dict is traced."""
-        elements = [e for e in self.turns.elements if e.texts == keys and source_word(e) == items.over]
-        if not elements or not self.any_order or not self.turns.is_whole(elements[0]):
+        whole = whole_dict(self.turns, items, keys) if self.any_order else None
+        if whole is None:
             return None
-        if not items.value:
-            return "", holder_of(elements[0])
-        value = self.values[elements[0].source] = self.fresh(items.value)
-        return value, Call(Attribute(holder_of(elements[0]), "items"), [])
+        if items.value:
+            self.values[whole.source] = self.fresh(items.value)
+        return self.values.get(whole.source, ""), items.of(whole)
 
     def fresh(self, word: str) -> str:
         """A name that only loops bind, as an author uses one in several of them."""
@@ -410,6 +408,16 @@ class Items(NamedTuple):
     over: str
     key: str
     value: str
+
+    def of(self, element: Element) -> Expr:
+        """What is gone through: the dict that an element is of, or its items."""
+        return Call(Attribute(holder_of(element), "items"), []) if self.value else holder_of(element)
+
+
+def whole_dict(turns: Turns, items: Items, keys: Keys) -> Element | None:
+    """An element of the dict of the author's, where the turns take all of its keys."""
+    own = [e for e in turns.elements if e.texts == keys and source_word(e) == items.over]
+    return own[0] if own and turns.is_whole(own[0]) else None
 
 
 def items_of(target: ast.expr, over: ast.expr) -> Items:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from untrace.module.def_use import bound_names, read_by, renamed, substituted, targets_of
+from untrace.module.loops.elements import is_zero
 from untrace.python.statements import Assign, Return, Statement, Unpack
 from untrace.python.tree import Binary, Call, Expr, Lambda, Leaf, Name, Subscript, Text, Tuple, Unary
 from untrace.python.walk import nodes_of, parts_of
@@ -162,8 +163,7 @@ def key_of(node: object, local: Collection[str], called: set[str] | None = None)
 
 def _begun(sum_: Binary) -> Expr:
     """What is added to, where that may be a sum's beginning: `0.0 + x` is `total + x` in the turns that follow."""
-    left = sum_.left
-    return Name("_") if sum_.op == "+" and type(left) is Text and left.text in ("0", "0.0") else left
+    return Name("_") if sum_.op == "+" and is_zero(sum_.left) else sum_.left
 
 
 def _children(node: object) -> Iterator[object]:
