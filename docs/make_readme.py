@@ -149,11 +149,16 @@ def _pattern(name: str) -> str:
     return rf"(<!-- begin: {name} -->)\s*(.*?)\s*(<!-- end: {name} -->)"
 
 
+def parts() -> dict[str, str]:
+    """All that untrace writes of the README, by the name of the part."""
+    return {"example": example(), "train step": train_step(), "see": see(), **leave()}
+
+
 def main(argv: list[str]) -> int:
     """Renews README.md, or only compares with it; the exit code."""
     before = README.read_text(encoding="utf-8")
     after = before
-    for name, text in {"example": example(), "train step": train_step(), "see": see(), **leave()}.items():
+    for name, text in parts().items():
         after = with_part(after, name, text)
     if "--check" in argv:
         return int(after != before)
