@@ -37,6 +37,11 @@ def is_call(equation: Equation) -> bool:
     return type(equation.callee) is Map or derivative_in(equation.callee) is not None
 
 
+def is_transformed(equation: Equation) -> bool:
+    """Whether it is a call of a function that the author maps or differentiates there."""
+    return is_call(equation) and equation.callee.name != "called"
+
+
 def is_named_where_written(equation: Equation) -> bool:
     """Whether the words for what it gives are known where it is written: its outputs are parts of several results."""
     callee = equation.callee

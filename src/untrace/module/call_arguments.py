@@ -14,7 +14,7 @@ from types import MappingProxyType
 import jax
 
 from untrace._identifiers import identifier
-from untrace.ir.nodes import Equation, Function, Local, Value, functions_called
+from untrace.ir.nodes import Equation, Function, Local, PullbackType, Value, functions_called
 from untrace.ir.signatures import CallSignature, arguments_at
 from untrace.ir.structured import Map
 from untrace.ir.types import PyTree
@@ -28,8 +28,8 @@ from untrace.module.local_calls import placed
 from untrace.module.nested import BareReturn, argument_words, function_hint, hint_of, put_definition
 from untrace.provenance.sites import targets
 from untrace.python.names import Scope
-from untrace.python.statements import Def, Parameter, Return, Unpack, Unpacked, returned
-from untrace.python.tree import Call, Expr, Leaf, Name, Symbol, Tuple
+from untrace.python.statements import Assign, Def, Parameter, Return, Unpack, Unpacked, returned
+from untrace.python.tree import Call, Expr, Leaf, Name, Subscript, Symbol, Text, Tuple
 from untrace.python.types import Type, array_type, tree_type
 
 Path = tuple[int | str, ...]  # into what a call gives
@@ -205,9 +205,25 @@ def bind_result(
     rest = iter(outputs)
     if type(out) is tuple and (not names or () not in names):
         bound = [_bound(w, o, (i,), rest, names, words) for i, o in enumerate(out)]
-        w.statements.append((Unpack if len(out) == 1 else Unpacked)(bound, call, equation.origin))
+        only = only_item(w, bound, outputs, call)
+        make = Unpack if len(out) == 1 else Unpacked if only is None else Assign
+        w.statements.append(make(*only or (bound, call), equation.origin))
         return
     w.statements.append(Unpacked([_bound(w, out, (), rest, names, words)], call, equation.origin))
+
+
+def only_item(
+    w: Writer, targets: Sequence[str | Tuple], outputs: Sequence[Value | None], call: Expr
+) -> tuple[list[str], Expr] | None:
+    """The only one of several results that is read, and which that is of what a call gives: `jnp.linalg.slogdet(x)[1]`. None
+    where there are more, where its author has a name for it (`_, logdet = ...`), and for the pullback of `jax.vjp`."""
+    read = [t for t in targets if t not in ("_", "*_")]
+    if not w.module.idiomatic or len(targets) < 2 or len(read) != 1 or not isinstance(read[0], str):
+        return None
+    names = [(o, n) for o in outputs if o is not None and type(n := w.names.get(o)) is Name and n.id == read[0]]
+    if len(names) != 1 or type(names[0][0].aval) is PullbackType or names[0][1].symbol.author is not None:
+        return None
+    return read, Subscript(call, Text(str(targets.index(read[0]))))
 
 
 def _bound(
@@ -226,7 +242,12 @@ def _bound(
     word = names.get(path) or words.get(path, "out")
     if is_leaf(part):
         value = next(outputs)
-        return "_" if value is None else w._target(value, word)
+        if value is None:
+            return "_"
+        name = w._target(value, word)
+        if path in names and not value.named:  # the author's, which the call of a derivative alone shows
+            w.names[value] = Name(name, Symbol(author=word, value=value))
+        return name
     values = [next(outputs) for _ in jax.tree.leaves(part)]
     if not any(v is not None for v in values):
         return "_"

@@ -39,6 +39,7 @@ from untrace.ir.types import Aval, Origin, PyTree
 from untrace.lift.naming.bases import base_of_results
 from untrace.module import inlining, rules
 from untrace.module.access_paths import Step
+from untrace.module.call_arguments import only_item
 from untrace.module.constants import Named
 from untrace.module.grouping.result_trees import note_returned
 from untrace.module.interface.writing import Contents
@@ -452,8 +453,10 @@ class FunctionWriter:
                 return
         base = base or base_of_results(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
-        make = Assign if single or len(outputs) > 1 and type(equation.callee) is Library else Unpack
-        self.statements.append(make(targets, expr, equation.origin))
+        is_tuple = len(outputs) > 1 and type(equation.callee) is Library
+        make = Assign if single or is_tuple else Unpack
+        only = only_item(self, targets, outputs, expr) if is_tuple else None
+        self.statements.append(make(*only or (targets, expr), equation.origin))
         self._note_folded(equation)
 
     def _compute_waiting(self, equations: Sequence[Equation], place: int) -> None:
@@ -555,7 +558,9 @@ class FunctionWriter:
         names = [n for g in groups for n in ([g] if isinstance(g, str) else [e.flat() for e in g.elements])]
         whole = bool(groups) and type(equation.callee) in (Cond, Scan, While) and {"_", "*_"}.isdisjoint(names)
         whole = whole and all(isinstance(groups[number], str) for number in value.bound)  # no trees by their leaves
-        self.statements.append((Unpacked if whole else Assign)(groups, value.expr, equation.origin))
+        only = only_item(self, groups, outputs, value.expr) if not value.bound else None
+        make = Unpacked if whole and only is None else Assign
+        self.statements.append(make(*only or (groups, value.expr), equation.origin))
         self._note_folded(equation)
 
 

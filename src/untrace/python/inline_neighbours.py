@@ -144,7 +144,7 @@ class _Folder:
 
     def _folds(self, first: Statement, second: Statement, indent: str) -> bool:
         """Puts the value of `first` into `second`, and whether it did."""
-        if type(first) is not Assign or len(first.targets) != 1 or type(first.targets[0]) is not str:
+        if not isinstance(first, Assign) or len(first.targets) != 1 or type(first.targets[0]) is not str:
             return False
         if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
             return False
@@ -167,11 +167,13 @@ class _Folder:
         operations, brackets = _size(second.value)
         new = list(second.lines(indent))
         keeps = type(second) is Assign and not second.targets  # and does no more: `xs.append(x)`
-        fits = len(new) <= old and max(map(len, new)) <= WIDTH and brackets - keeps <= _DEEPEST
+        fits = len(new) <= old and max(map(len, new)) <= WIDTH
         if old > 1:  # its parts have lines of their own
             operations, _ = _size(first.value)
             operations += depth
-        if not fits or operations - keeps > _MOST_OPERATIONS:
+        is_read_at_once = brackets - keeps <= _DEEPEST and operations - keeps <= _MOST_OPERATIONS
+        is_sign = type(second.value) is Unary and second.value.value is first.value
+        if not fits or not is_read_at_once and not is_sign:
             put(node)
             return False
         self.counts[name] -= 2

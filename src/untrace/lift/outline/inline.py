@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from untrace.ir.callees import callee_of
+from untrace.ir.calls import is_transformed
 from untrace.ir.nodes import Cond, Equation, Function, Library, Local, Program, Scan, Value, While, walk_functions
 from untrace.lift.outline.pieces import renamed
 
@@ -53,9 +54,10 @@ def _is_small(equation: Equation) -> bool:
 
 
 def _holds_function(equation: Equation) -> bool:
-    """Whether it is a loop or a choice, or a library's call that is given a function: more to read than one line."""
+    """Whether it is a loop or a choice, or a call that is given a function: more to read than one line."""
     callee = equation.callee
-    return type(callee) in (Scan, While, Cond) or type(callee) is Library and callee.function is not None
+    is_librarys = type(callee) is Library and callee.function is not None
+    return type(callee) in (Scan, While, Cond) or is_librarys or is_transformed(equation)
 
 
 def _takes_leaves(body: Function) -> bool:

@@ -57,6 +57,7 @@ from untrace.lift.outline.regions import (
     is_captured,
     is_uneven,
     make_calls_of_themselves,
+    names_a_transform,
     only_call,
     taken_out_of_loops,
 )
@@ -118,8 +119,9 @@ class Outliner(FunctionNames):
             shape.results = self._results(shape)
             self._note_named_tuples(shape)
         self.trees.pass_on()
+        called = Counter(p.call.callee.code for s in every for p in s.pieces if not p.call.backward)
         for scan in scans:
-            self._fold_whole(scan)
+            self._fold_whole(scan, called)
             self.turns.find(scan.pieces)
         self.taken_out = taken_out_of_loops(every, scans)
         addends: Sequence[Any] = ()
@@ -273,22 +275,24 @@ class Outliner(FunctionNames):
 
     # ------------------------------------------------------------ which of them are worth a function
 
-    def _fold_whole(self, scan: Region) -> None:
+    def _fold_whole(self, scan: Region, called: Mapping[CodeType, int]) -> None:
         """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries;
-        but not one that is made elsewhere as well, which would be written twice."""
+        but not one that is made elsewhere as well, which would be written twice. called: how often each function is."""
         items = scan.pieces
         while True:
             calls = [i for i in items if type(i) is Piece]
             if len(calls) != 1 or len(items) > 2:
                 return
-            if len(calls[0].shape.pieces) > 1 and (len(items) > 1 or only_call(calls[0]) is None):
+            callee = calls[0].call.callee
+            others = len(calls[0].shape.pieces) if callee.library else called[callee.code]
+            if others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
                 return
             gives_more = len(scan.needed(calls[0])) < len(calls[0].shape.results)  # in another call
             if gives_more or any(type(i) is int and functions_called(scan.equations[i]) for i in items):
                 return
             calls[0].shape.kept = False
             items = calls[0].items
-            callee, facts = calls[0].call.callee, scan.function.facts
+            facts = scan.function.facts
             if not facts.whole and not callee.library and not callee.name.startswith("<"):
                 scan.function.facts = replace(facts, whole=callee.name)
 
@@ -301,7 +305,8 @@ class Outliner(FunctionNames):
         if sum(s.uses for s in self.turns.family(shape)) > 1:
             return results <= max(1, weight // 2) or gradients > 0 and results - gradients <= weight // 3
         code = call.callee.code
-        if not saved and (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked:
+        is_marked = (code.co_name, place_of(code.co_filename, str(code.co_firstlineno))) in self.marked
+        if is_marked and not saved or names_a_transform(first):
             return True
         # One forward part and one backward part read best in one place.
         if call.backward or saved > (0 if call.callee.library else _MOST_RESIDUALS):
@@ -355,7 +360,8 @@ class Outliner(FunctionNames):
     def _is_tiny(self, piece: Piece) -> bool:
         """Whether it is one operation; a library's product may be of a transposed matrix."""
         turned = [e for e in piece.scan.equations[piece.start : piece.stop] if e.callee.name == "transpose"]
-        return self._weight(piece) - (len(turned) if piece.call.callee.library else 0) <= _TINY
+        weight = self._weight(piece) - (len(turned) if piece.call.callee.library else 0)
+        return weight <= _TINY and not names_a_transform(piece)
 
     def _gradients(self, shape: Shape) -> int:
         """How many results there are beyond the first that the backward pass is done with: for a reader, gradients are one

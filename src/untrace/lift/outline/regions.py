@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from untrace import jax_compat
 from untrace.ir.callees import callee_of
+from untrace.ir.calls import is_transformed
 from untrace.ir.nodes import (
     Atom,
     Equation,
@@ -318,6 +319,12 @@ def is_called_once(shape: Shape, results: Sequence[Value]) -> bool:
     if shape.uses == 1 or len(shape.variants) > 1 or len(scans) < len(frames) or None in frames:
         return shape.uses == 1
     return len(set(frames)) == 1  # one object for each place in the code
+
+
+def names_a_transform(piece: Piece) -> bool:
+    """Whether a call is the author's word for what he maps or differentiates: `def force(q): return -jax.grad(energy)(q)`."""
+    own = [piece.scan.equations[i] for i in piece.items if type(i) is int]
+    return not piece.call.callee.library and not piece.call.backward and any(map(is_transformed, own))
 
 
 def only_call(piece: Piece) -> Piece | None:

@@ -404,6 +404,8 @@ class Alike(AntiUnifier):
         return first
 
     def word(self, position: Position, words: Sequence[object]) -> object:
+        if position[1] == "is_own":  # known of a parameter, and not said
+            return words[0]
         if position[1] not in _PLAIN and (type(position[0]), position[1]) != (Attribute, "name"):
             super().word(position, [self._variable(k, w) if type(w) is str else w for k, w in enumerate(words)])
             return words[0]

@@ -123,8 +123,9 @@ def _call_instead(
         arguments = [(name, kind) for name, kind in kinds if kind is not None]
         module.described.describe(stand_in, arguments, module.described.result_of(fewer))
         module.described.shared(more, stand_in)
-    kept = [s for s in module.definitions if s is not more]
-    module.definitions[:] = [more if s is fewer else s for s in kept]  # before all that call it
+    kept = [s for s in module.definitions if s not in (fewer, more)]
+    kept.insert(min(map(module.definitions.index, (fewer, more))), more)  # before all that call it
+    module.definitions[:] = kept
     del module.local_definitions[fewer.name]
     if len(fewer.name) < len(more.name):
         module.local_definitions[fewer.name] = module.local_definitions.pop(more.name)
