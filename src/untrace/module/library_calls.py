@@ -158,17 +158,27 @@ def argument(w: Writer, value: object, operands: Sequence[Expr], place: tuple[in
 
 
 def _size(w: Writer, equation: Equation, value: float, found: Expr) -> Expr:
-    """A number that follows sizes, for which there is an expression; by the author's, where that has fewer digits."""
+    """A number that follows sizes, for which there is an expression; by the author's, where that has fewer digits, or is the
+    size of another array."""
     times = _times(equation, value) if type(value) is int else 1
     named = _with_names(w, equation, found, times)
-    if not _numbers_in(named) or type(found) is Text:  # which is no size
+    if not _numbers_in(named) and type(found) is not Subscript or type(found) is Text:  # which is no size
         return named
     made = _said(w, equation, value, times, is_any=True)
     if made is None:
         return named
+    if type(found) is Subscript:
+        return _in_words(w, *made) if _is_size(made[0][0]) else named
     sides = [side for n in ast.walk(made[0][0]) if isinstance(n, ast.BinOp) for side in (n.left, n.right)]
     is_shorter = sum(type(side) is ast.Constant for side in sides) < len(_numbers_in(named))
     return _in_words(w, *made) if is_shorter else named
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Whether the author says `x.shape[0]` or `len(x)`."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "len"
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
 
 
 def _shape(w: Writer, equation: Equation, operand: Expr, shape: Sequence[int]) -> Sequence[object]:

@@ -149,7 +149,7 @@ class _Folder:
         if not isinstance(second, (Assign, Unpack, Return)) or first.comment or isinstance(first.value, _CONTAINERS):
             return False
         name = first.targets[0]
-        if self.known is not None and self.known[name] != 2 and self.inside is self.definition:
+        if self.known is not None and not self._is_read_once(name):
             return False
         found = None if name.startswith("d_") else _place_of(second, name)
         if found is None:
@@ -167,13 +167,14 @@ class _Folder:
         operations, brackets = _size(second.value)
         new = list(second.lines(indent))
         keeps = type(second) is Assign and not second.targets  # and does no more: `xs.append(x)`
-        fits = len(new) <= old and max(map(len, new)) <= WIDTH
+        line = second.value.value if type(second.value) is Unary else second.value  # with a sign before it
+        is_all = line is first.value
+        fits = len(new) <= (len(list(first.lines(indent))) if is_all else old) and max(map(len, new)) <= WIDTH
         if old > 1:  # its parts have lines of their own
             operations, _ = _size(first.value)
             operations += depth
         is_read_at_once = brackets - keeps <= _DEEPEST and operations - keeps <= _MOST_OPERATIONS
-        is_sign = type(second.value) is Unary and second.value.value is first.value
-        if not fits or not is_read_at_once and not is_sign:
+        if not fits or not is_read_at_once and not is_all:
             put(node)
             return False
         self.counts[name] -= 2
@@ -184,11 +185,17 @@ class _Folder:
 
     def _is_read_once(self, name: str) -> bool:
         """Whether a variable is read once: a function inside this one may have another of that name."""
-        if self.counts[name] == 2 or self.inside is self.definition:
-            return self.counts[name] == 2
-        if self.inside not in self.inner:
-            self.inner[self.inside] = words_of(self.inside)
-        return self.inner[self.inside][name] == 2
+        if self.counts[name] == 2:
+            return True
+        if self.inside is not self.definition:
+            return self._words_inside(self.inside)[name] == 2
+        inside = [s for s in self.definition.body if type(s) is Def and _binds(s, name)]
+        return self.counts[name] - sum(self._words_inside(s)[name] for s in inside) == 2
+
+    def _words_inside(self, definition: Def) -> Counter[str]:
+        if definition not in self.inner:
+            self.inner[definition] = words_of(definition)
+        return self.inner[definition]
 
     def _are_alike(self, first: Assign, second: Statement) -> bool:
         """Whether both belong to the forward pass, and do nothing but compute."""
@@ -208,6 +215,12 @@ class _Folder:
         if origin is not None and first.origin is not None:
             inside = (first.origin, *self.folded.get(first.origin, ()))
             self.folded[origin] = (*self.folded.get(origin, ()), *inside)
+
+
+def _binds(definition: Def, name: str) -> bool:
+    """Whether a variable is a parameter of a function, so that all that it says of that name is its own."""
+    has_values = definition.decorators or any(p.default is not None for p in definition.params)
+    return not has_values and any(p.name == name for p in definition.params)
 
 
 def _is_blank(statement: Statement) -> bool:
@@ -308,7 +321,9 @@ def _put(node: object, slot: str, place: int, expr: Expr) -> None:
 
 def _size(value: Expr) -> tuple[int, int]:
     """(how many operations an expression has, how deep its brackets go)."""
-    operations = sum(isinstance(n, (Call, Binary, Unary)) or type(n) is Subscript for n in nodes_of(value))
+    nodes = list(nodes_of(value))
+    made = sum(type(n) is Call and type(n.func) is Call for n in nodes)  # `jax.grad(f)(x)` is one
+    operations = sum(isinstance(n, (Call, Binary, Unary)) or type(n) is Subscript for n in nodes) - made
     depth = deepest = 0
     for letter in _STRING.sub("", value.flat()):
         depth += (letter in "([{") - (letter in ")]}")
