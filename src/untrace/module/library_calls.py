@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from untrace.ir.callees import callee_of
-from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot
+from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot, Value
 from untrace.ir.said import SaidNumber
 from untrace.lift.naming.number_reader import Shapes
 from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
@@ -96,6 +96,17 @@ def spelled(w: Writer, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[s
         return args[0]
     w.module.modules.add(kind)
     return Call(path, args, kwargs)
+
+
+def parts_of_all(equation: Equation, targets: Sequence[str]) -> tuple[Sequence[Value | None], list[str]]:
+    """The outputs of an equation and what they are bound to; `_` for those parts of an array which no equation takes."""
+    callee = equation.callee
+    kind, _, places = callee.name.partition(".") if type(callee) is Library else ("", "", "")
+    if kind != "unpack" or not places:
+        return equation.outputs, list(targets)
+    known = dict(zip(map(int, places.split(".")), zip(equation.outputs, targets, strict=True), strict=True))
+    every = [known.get(place, (None, "_")) for place in range(equation.inputs[0].aval.shape[0])]
+    return [output for output, _ in every], [target for _, target in every]
 
 
 def _is_number(expr: Expr) -> bool:

@@ -44,7 +44,7 @@ from untrace.module.constants import Named
 from untrace.module.grouping.result_trees import note_returned
 from untrace.module.interface.writing import Contents
 from untrace.module.known_trees import Structure, Trees
-from untrace.module.library_calls import library_call
+from untrace.module.library_calls import library_call, parts_of_all
 from untrace.module.local_calls import write_calls
 from untrace.module.loops.of_calls import Turns
 from untrace.module.nested import BareReturn
@@ -454,6 +454,7 @@ class FunctionWriter:
         base = base or base_of_results(equation)
         targets = ["_" if o is None or not single and not self.is_read(o) else self._target(o, base) for o in outputs]
         is_tuple = len(outputs) > 1 and type(equation.callee) is Library
+        outputs, targets = parts_of_all(equation, targets)
         make = Assign if single or is_tuple else Unpack
         only = only_item(self, targets, outputs, expr) if is_tuple else None
         self.statements.append(make(*only or (targets, expr), equation.origin))

@@ -4,7 +4,7 @@
     operator.add, operator.getitem        an operator of Python
     method.reshape, attribute.T           a method or an attribute of the first argument
     at.add                                `x.at[index].add(y)`; arguments x, index, y
-    unpack                                `a, b, c = x`: the parts of an array along its first axis
+    unpack, unpack.1.2                    `a, b, c = x`: the parts of an array along its first axis, or those of these places
     sparse.matmul, sparse.todense         `@` and a method of a BCOO matrix; arguments its data, indices and shape, and the rest
     sparse.bcoo_dot_general               the function of that name, with the same arguments
     vmap.jax.random.normal                `jax.vmap` of the function of that path; its first argument says which of the others
@@ -50,6 +50,11 @@ _MODULES = (
 _ROOTS = {"jnp": jnp, "lax": lax, "jax": jax, "operator": operator}
 
 
+def is_unpacked(path: str) -> bool:
+    """Whether nothing is called: an array is bound to several names."""
+    return path.partition(".")[0] == "unpack"
+
+
 @cache
 def resolve(path: str) -> Callable[..., Any] | None:
     """The function of a path; None where the installed JAX has none."""
@@ -61,7 +66,8 @@ def resolve(path: str) -> Callable[..., Any] | None:
     if kind == "at":
         return lambda x, index, *args, **kwargs: getattr(x.at[index], rest)(*args, **kwargs)
     if kind == "unpack":
-        return lambda x: tuple(x)
+        places = frozenset(map(int, rest.split("."))) if rest else None
+        return lambda x: tuple([part for place, part in enumerate(x) if places is None or place in places])
     if kind == "sparse":
         return functools.partial(_of_sparse, rest)
     if kind == "vmap":

@@ -17,7 +17,7 @@ import numpy as np
 
 from untrace.ir.evaluate import evaluate
 from untrace.ir.nodes import Atom, Constant, Equation, Library, Literal, Slot, Value, functions_called, walk_functions
-from untrace.lift.recognise.library import resolve
+from untrace.lift.recognise.library import is_unpacked, resolve
 from untrace.lift.recognise.patterns import Fixed
 from untrace.prove.execute import has_extremes, may_not_end
 from untrace.prove.run import ulps_apart
@@ -87,6 +87,8 @@ def _agree(
     At its own sizes, and where one of those is large, at small ones: of a large array no sample has all the edge values, and
     `n - 1` of them are as good as `n`.
     """
+    if is_unpacked(called.name):  # which Python does, of keys too
+        return True
     avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in inputs if type(a) is Value]
     is_small = all(np.prod(a.shape, initial=1) <= _LARGEST for a in avals)
     original = resolve(called.name) if any(n > _SHORT for a in avals for n in a.shape) else None
@@ -152,7 +154,7 @@ def _agree_at(
                     is_tracked = library.goes_back(run, own)
                     if not is_tracked:
                         return False
-            parts = [found] if results == 1 and callee.name != "unpack" else list(found)
+            parts = [found] if results == 1 and not is_unpacked(callee.name) else list(found)
             if len(parts) != len(expected):
                 return False
             wanted = [library.out_of(library.into(np.asarray(e))) for e in expected]

@@ -149,18 +149,25 @@ def _unpacked(m: Matcher, equation: Equation) -> Iterator[Guess]:
         return
     x = inside.inputs[0]
     size = x.aval.shape[0] if x.aval.shape else 0
-    if int(inside.origin.params["start_indices"][0]) != size - 1 or not 1 < size <= 32:
+    if not 1 < size <= 32:
         return
     parts: dict[int, Equation] = {}
     for part in sorted(m.users(x), key=m.position):  # the last before this one: `x[0]` may stand elsewhere as well
-        if part.callee.name != "slice" or len(part.outputs) != 1 or m.position(part) > m.position(inside):
+        if part.callee.name != "slice" or len(part.outputs) != 1:
             continue
         users = m.users(part.outputs[0])
         alike = part.origin.params["strides"] == inside.origin.params["strides"]
         if alike and len(users) == 1 and users[0].callee.name == "squeeze":
-            parts[int(part.origin.params["start_indices"][0])] = users[0]
-    if len(parts) == size:
-        yield Guess("unpack", (x,), anchors=[parts[i] for i in range(size)])
+            place = int(part.origin.params["start_indices"][0])
+            if m.position(part) > m.position(inside):
+                if place not in parts:
+                    return  # it is not the last one
+            else:
+                parts[place] = users[0]
+    places = sorted(parts)
+    if len(places) > 1 and parts[places[-1]] is equation:
+        some = "" if len(places) == size else "." + ".".join(map(str, places))
+        yield Guess("unpack" + some, (x,), anchors=[parts[i] for i in places])
 
 
 @idiom("unstack", small=True)
