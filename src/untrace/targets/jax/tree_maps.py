@@ -88,7 +88,7 @@ def settle(w: Any, equations: Sequence[Equation], results: Sequence[Atom]) -> li
     at_hand, mapped = {*w.trees.by_leaves, *given}, set[Key]()
 
     def is_at_hand(column: Sequence[Any]) -> bool:
-        """Whether a tree need not be put together: two leaves are read more easily by themselves then."""
+        """Whether a tree need not be put together: where many of them are, two leaves are read more easily by themselves."""
         own = {makers.get(leaf) for leaf in column}
         return key_of(column) in at_hand or len(own) == 1 and None not in own
 
@@ -96,7 +96,7 @@ def settle(w: Any, equations: Sequence[Equation], results: Sequence[Atom]) -> li
         callee = equation.callee
         if type(callee) is TreeMap:
             columns = callee.columns(equation.inputs)
-            is_tree = len(columns[0]) > 2 or all(map(is_at_hand, columns))
+            is_tree = len(columns[0]) > 2 or 2 * sum(map(is_at_hand, columns)) > len(columns)
             if equation in structures and is_tree and _one_text(w, equation):
                 found.append(equation)
                 mapped.add(key_of(callee.given(equation)))
