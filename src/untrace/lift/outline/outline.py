@@ -277,8 +277,8 @@ class Outliner(FunctionNames):
 
     def _fold_whole(self, scan: Region, called: Mapping[CodeType, int]) -> None:
         """A call that is all that its caller does (but for a loop's counter) is folded back, with the wrappers of libraries;
-        but not one that is made elsewhere as well, which would be written twice, nor one that an author's function makes
-        which has its own name. called: how often each function is."""
+        but not one that is made elsewhere as well, which would be written twice, nor one function of the author's in another.
+        called: how often each function is."""
         items = scan.pieces
         while True:
             calls = [i for i in items if type(i) is Piece]
@@ -286,10 +286,9 @@ class Outliner(FunctionNames):
                 return
             callee = calls[0].call.callee
             others = len(calls[0].shape.pieces) if callee.library else called[callee.code]
-            if others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
-                return
             caller = calls[0].call.frame
-            if caller is not None and not caller.library and caller.name == scan.function.name:
+            own = caller is not None and not caller.library and caller.name == scan.function.name
+            if own and not is_module_call(callee) or others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
                 return
             gives_more = len(scan.needed(calls[0])) < len(calls[0].shape.results)  # in another call
             if gives_more or any(type(i) is int and functions_called(scan.equations[i]) for i in items):
