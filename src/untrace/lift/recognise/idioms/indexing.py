@@ -14,6 +14,7 @@ from untrace.ir.callees import output_of
 from untrace.ir.nodes import Constant, Equation, Literal
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
 from untrace.lift.recognise.patterns import Fixed
+from untrace.provenance import syntax
 from untrace.provenance.sites import is_in_loop
 
 
@@ -43,10 +44,13 @@ def _element(node: ast.expr | None) -> Any:
 
 
 def _written_numbers(m: Matcher, equation: Equation, index: tuple[Any, ...] | None) -> Collection[int]:
-    """The numbers of an index that are not counted from the end: in a loop of the author's those that he computes."""
+    """The numbers of an index that are not counted from the end: in a loop or a comprehension of the author's those that he
+    computes."""
     frames = m.site(equation).frames
-    if index is None and frames and isinstance(frames[-1].node, ast.Subscript) and is_in_loop(frames):
-        return range(sys.maxsize)
+    last = frames[-1] if frames else None
+    if index is None and last is not None and isinstance(last.node, ast.Subscript):
+        if is_in_loop(frames) or syntax.comprehensions_around(last.code, last.line):
+            return range(sys.maxsize)
     return {i for i in index or () if type(i) is int}
 
 
