@@ -491,6 +491,7 @@ class Outliner(FunctionNames):
                 continue
             frame = piece.call.frame
             library = frame is not None and frame.library and (piece.call.callee.library or name in words.STOCK)
+            outer.named &= name is not None or library or piece.call.backward  # else it is so inside of what is called
             if outer.named and library:
                 pass  # the author's own name, around what a library calls it
             elif name is not None:

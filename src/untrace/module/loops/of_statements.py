@@ -37,7 +37,7 @@ from untrace.provenance.frames import Frame
 from untrace.provenance.sites import Provenance
 from untrace.python.anti_unify import Different
 from untrace.python.coalesce_names import functions_of
-from untrace.python.statements import Assign, Compound, Def, For, Statement, Unpack
+from untrace.python.statements import Assign, Compound, Def, For, Return, Statement, Unpack
 from untrace.python.tree import Call, Expr, Leaf, Name, Text
 from untrace.python.walk import nodes_of, rebuilt
 
@@ -132,13 +132,14 @@ class _Roller:
     def roll(self) -> bool:
         """Makes loops of what repeats; whether there was any."""
         body = list(self.definition.body)
-        if sum(isinstance(s, (Assign, Unpack)) for s in body) < 2:
+        if sum(isinstance(s, (Assign, Return, Unpack)) for s in body) < 2:
             return False
         self._read_names(body)
         self.apart = TakenApart(body, self.known, self.fresh)
         spread = self.apart.statements
         if not self.leaves:
-            keys = self._keys(spread)
+            last = [Assign(["returned"], s.value) for s in spread[-1:] if isinstance(s, Return)]
+            keys = self._keys([*spread, *last])
             if len(set(keys)) == len(keys):
                 return False
         for leaf in self.apart.leaves.values():
