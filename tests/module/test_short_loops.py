@@ -208,7 +208,7 @@ def two_norms(blocks, states, x):
 M = jnp.linspace(-1.0, 1.0, 32).reshape(8, 4)
 NORM = {"scale": X, "bias": X}
 HARDER = [
-    (leapfrog, (X, X), ["    for _ in range(4):\n        q = q + 0.1 * p\n        grads_2 = jax.grad("]),
+    (leapfrog, (X, X), ["    for _ in range(4):\n        q = q + 0.1 * p\n        p = p - 0.1 * jax.grad("]),
     (
         quantised,
         ([M[:5]] * 4, M),

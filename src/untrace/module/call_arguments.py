@@ -205,7 +205,7 @@ def bind_result(
     rest = iter(outputs)
     if type(out) is tuple and (not names or () not in names):
         bound = [_bound(w, o, (i,), rest, names, words) for i, o in enumerate(out)]
-        only = only_item(w, bound, outputs, call)
+        only = only_item(w, equation, bound, outputs, call)
         make = Unpack if len(out) == 1 else Unpacked if only is None else Assign
         w.statements.append(make(*only or (bound, call), equation.origin))
         return
@@ -213,17 +213,20 @@ def bind_result(
 
 
 def only_item(
-    w: Writer, targets: Sequence[str | Tuple], outputs: Sequence[Value | None], call: Expr
+    w: Writer, equation: Equation, bound: Sequence[str | Tuple], outputs: Sequence[Value | None], call: Expr
 ) -> tuple[list[str], Expr] | None:
     """The only one of several results that is read, and which that is of what a call gives: `jnp.linalg.slogdet(x)[1]`. None
-    where there are more, where its author has a name for it (`_, logdet = ...`), and for the pullback of `jax.vjp`."""
-    read = [t for t in targets if t not in ("_", "*_")]
-    if not w.module.idiomatic or len(targets) < 2 or len(read) != 1 or not isinstance(read[0], str):
+    where there are more, where its author has names for them (`_, logdet = ...`), and for the pullback of `jax.vjp`."""
+    read = [t for t in bound if t not in ("_", "*_")]
+    if not w.module.idiomatic or len(bound) < 2 or len(read) != 1 or not isinstance(read[0], str):
         return None
     names = [(o, n) for o in outputs if o is not None and type(n := w.names.get(o)) is Name and n.id == read[0]]
     if len(names) != 1 or type(names[0][0].aval) is PullbackType or names[0][1].symbol.author is not None:
         return None
-    return read, Subscript(call, Text(str(targets.index(read[0]))))
+    own = targets(w.module.provenance.site(equation.origin)) if equation.origin is not None else ()
+    if any(t.strong and not t.library and t.path for t in own):
+        return None
+    return read, Subscript(call, Text(str(bound.index(read[0]))))
 
 
 def _bound(

@@ -456,7 +456,7 @@ class FunctionWriter:
         is_tuple = len(outputs) > 1 and type(equation.callee) is Library
         outputs, targets = parts_of_all(equation, targets)
         make = Assign if single or is_tuple else Unpack
-        only = only_item(self, targets, outputs, expr) if is_tuple else None
+        only = only_item(self, equation, targets, outputs, expr) if is_tuple else None
         self.statements.append(make(*only or (targets, expr), equation.origin))
         self._note_folded(equation)
 
@@ -559,7 +559,7 @@ class FunctionWriter:
         names = [n for g in groups for n in ([g] if isinstance(g, str) else [e.flat() for e in g.elements])]
         whole = bool(groups) and type(equation.callee) in (Cond, Scan, While) and {"_", "*_"}.isdisjoint(names)
         whole = whole and all(isinstance(groups[number], str) for number in value.bound)  # no trees by their leaves
-        only = only_item(self, groups, outputs, value.expr) if not value.bound else None
+        only = only_item(self, equation, groups, outputs, value.expr) if not value.bound else None
         make = Unpacked if whole and only is None else Assign
         self.statements.append(make(*only or (groups, value.expr), equation.origin))
         self._note_folded(equation)
