@@ -317,7 +317,7 @@ def trace(
     has_calls = note_calls and derivatives != "written" and (bool(taken) or unknown)
     name = name_of(function)
     if name == "<lambda>":
-        name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None)) or name
+        name = syntax.lambda_name(getattr(inspect.unwrap(function), "__code__", None), through_any=True) or name
     return Captured(
         jaxpr,
         jaxpr,

@@ -482,8 +482,14 @@ def parameter(code: CodeType, call: ast.Call, index: int) -> str | None:
     return names[index + bound] if index + bound < len(names) else None
 
 
-def lambda_name(code: Any) -> str:
-    """The name that a lambda is bound to in its own statement, `g = lambda x: ...` or `g = jax.jit(lambda x: ...)`."""
+_SAME_FUNCTION = frozenset(("jit", "checkpoint", "remat"))  # what gives a function that computes the same
+
+
+def lambda_name(code: Any, through_any: bool = False) -> str:
+    """The name that a lambda is bound to in its own statement, `g = lambda x: ...` or `g = jax.jit(lambda x: ...)`.
+
+    through_any: also that of what a call makes of it, which is no longer the same function: `g = jax.grad(lambda x: ...)`.
+    """
     if not isinstance(code, CodeType):
         return ""
     node = definition(code)
@@ -492,6 +498,8 @@ def lambda_name(code: Any) -> str:
         if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
             return above.targets[0].id
         if not isinstance(above, ast.Call) or field != "args":
+            return ""
+        if not through_any and dotted(above.func).rpartition(".")[2] not in _SAME_FUNCTION:
             return ""
         node = above
     return ""
