@@ -66,7 +66,28 @@ def by_hand(params, x):
     return jnp.stack([head(params[0], x), head(params[2], x)])
 
 
+MOVES = np.array([[0, 1], [1, 0], [0, -1], [-1, 0]])
+
+
+def moved(params, x):
+    y = jnp.tanh(x)
+    return jnp.stack([jnp.roll(y[q] * x, MOVES[q], axis=(0, 1)) for q in range(4)])
+
+
+def shifted(params, x):
+    y = jnp.tanh(x)
+    return sum(jnp.roll(y, (dy, dx), axis=(0, 1)) for dy, dx in ((0, 1), (1, 0), (0, -1)))
+
+
+def polynomial(params, x):
+    y = x - 1.0
+    return sum(x[0, i] * y**i for i in range(4))
+
+
 PROGRAMS = [
+    (moved, P, "[jnp.roll(y[q] * x, MOVES[q], axis=(0, 1)) for q in range(4)]"),
+    (shifted, P, "for dy, dx in ((0, 1), (1, 0), (0, -1))"),
+    (polynomial, P, "sum(x[0, i] * y**i for i in range(4))"),
     (stacked, P, "jnp.stack([head(p, x) for p in params])"),
     (of_two, P, "jnp.concatenate([head(q, x) for q in params[:-1]], axis=-1)"),
     (appended, P, "return [head(p, x) for p in params]"),

@@ -35,6 +35,7 @@ from untrace.python.types import Type, array_type, tree_type
 Path = tuple[int | str, ...]  # into what a call gives
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_LONGEST_WITH_ITEM = 70  # letters of a call
 
 
 @dataclass(slots=True)
@@ -216,9 +217,12 @@ def only_item(
     w: Writer, equation: Equation, bound: Sequence[str | Tuple], outputs: Sequence[Value | None], call: Expr
 ) -> tuple[list[str], Expr] | None:
     """The only one of several results that is read, and which that is of what a call gives: `jnp.linalg.slogdet(x)[1]`. None
-    where there are more, where its author has names for them (`_, logdet = ...`), and for the pullback of `jax.vjp`."""
+    where there are more, where its author has names for them (`_, logdet = ...`), where the call has several lines, and for the
+    pullback of `jax.vjp`."""
     read = [t for t in bound if t not in ("_", "*_")]
     if not w.module.idiomatic or len(bound) < 2 or len(read) != 1 or not isinstance(read[0], str):
+        return None
+    if len(call.flat()) > _LONGEST_WITH_ITEM:
         return None
     names = [(o, n) for o in outputs if o is not None and type(n := w.names.get(o)) is Name and n.id == read[0]]
     if len(names) != 1 or type(names[0][0].aval) is PullbackType or names[0][1].symbol.author is not None:

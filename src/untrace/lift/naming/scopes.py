@@ -23,6 +23,9 @@ class NoNumber(Exception):
     """An expression that is not made of numbers alone."""
 
 
+_COMPREHENSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))  # each has code of its own
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What the names of an expression mean: those of a module with these `values`, before a line of its `file`; inside the
@@ -50,7 +53,9 @@ class Scope:
         if not self.frames:
             return True
         code = self.frames[-1].code  # attributes are among its names
-        return name in code.co_names and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+        inside = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name in _COMPREHENSIONS]
+        is_read = any(name in c.co_names for c in (code, *inside))
+        return is_read and name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
     def is_module(self, name: str, names: Sequence[str]) -> bool:
         """Whether a name is one of these modules."""

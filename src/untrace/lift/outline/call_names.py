@@ -20,6 +20,11 @@ def is_module_call(frame: Frame) -> bool:
     return frame.name == "__call__" and owner is not None and not owner.startswith("_") and "Wrap" not in owner
 
 
+def is_call_of_object(frame: Frame) -> bool:
+    """Whether it is what calling an object runs: `Dense.__call__`, a module's `forward`."""
+    return owner_of(frame) is not None and frame.name in ("__call__", *_CALLS)
+
+
 def owner_of(frame: Frame) -> str | None:
     """The class of a method, by its qualified name."""
     words_ = frame.function.split(".")

@@ -41,7 +41,7 @@ from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call
-from untrace.lift.outline.call_names import is_module_call, owner_of, variadic_parameter
+from untrace.lift.outline.call_names import is_call_of_object, is_module_call, owner_of, variadic_parameter
 from untrace.lift.outline.handed_fields import HandedFields, taken_out
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
@@ -287,8 +287,8 @@ class Outliner(FunctionNames):
             callee = calls[0].call.callee
             others = len(calls[0].shape.pieces) if callee.library else called[callee.code]
             caller = calls[0].call.frame
-            own = caller is not None and not caller.library and caller.name == scan.function.name
-            if own and not is_module_call(callee) or others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
+            own = caller is not None and not (caller.library or callee.library) and caller.name == scan.function.name
+            if own and not is_call_of_object(callee) or others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
                 return
             gives_more = len(scan.needed(calls[0])) < len(calls[0].shape.results)  # in another call
             if gives_more or any(type(i) is int and functions_called(scan.equations[i]) for i in items):
@@ -491,7 +491,6 @@ class Outliner(FunctionNames):
                 continue
             frame = piece.call.frame
             library = frame is not None and frame.library and (piece.call.callee.library or name in words.STOCK)
-            outer.named &= name is not None or library or piece.call.backward  # else it is so inside of what is called
             if outer.named and library:
                 pass  # the author's own name, around what a library calls it
             elif name is not None:
@@ -503,6 +502,7 @@ class Outliner(FunctionNames):
                 outer.hint = words.clean(f"{shape.name}_out")
             elif result.named_inside and self._is_last_step(piece, outer, value) or self._is_said(piece, outer, result):
                 outer.hint = result.hint
+            outer.named &= name is not None or library or piece.call.backward  # else it is so inside of what is called
             outputs.append(outer)
         inputs = [known.get(a, a) for a in piece.inputs]
         return Equation(Local(body, self._frames_of_call(piece)), inputs, outputs, {}, None)

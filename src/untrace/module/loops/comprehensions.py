@@ -13,15 +13,17 @@ from __future__ import annotations
 import ast
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import CodeType
 
 from untrace._identifiers import identifier
+from untrace.lift.naming.author_loops import AuthorLoop, variables_of
 from untrace.module.def_use import reads
-from untrace.module.loops.align_turns import Part, Turns
+from untrace.module.loops.align_turns import Part, Row, Turns
 from untrace.module.loops.elements import Element, Source, note_but_last, places_in_tuples, terms_of_sum
 from untrace.module.loops.head import Targets, holder_of, items_of, source_word, targets_in, whole_dict
 from untrace.module.loops.memo import count_tokens
+from untrace.module.loops.turn_numbers import TurnNumbers
 from untrace.module.writer import ModuleWriter
 from untrace.provenance import syntax
 from untrace.provenance.frames import Frame
@@ -173,14 +175,16 @@ class _Function:
             return Comprehension("{", _filled(turns.template[0][1], parts), target, items.of(whole), "}", key)
         return None
 
-    def _turns(self, elements: Sequence[Expr]) -> Turns | None:
-        """Elements of a list laid over each other; None where they have no expression in common."""
+    def _turns(self, elements: Sequence[Expr], of_numbers: bool = False) -> Turns | None:
+        """Elements of a list laid over each other; None where they have no expression in common. of_numbers: where they differ
+        in numbers, else in what they take of lists and dicts."""
         try:
             turns = Turns([[Assign([f"_{k}"], e)] for k, e in enumerate(elements)], self.leaves.get, self.keys)
         except Different:
             return None
-        is_part = type(turns.template[0][1]) is Part  # the list itself, or the same part of all
-        return None if turns.carries or turns.rows or not turns.elements or is_part else turns
+        is_part = type(turns.template[0][1]) in (Part, Row)  # the list itself, or the same part of all
+        differing, others = (turns.rows, turns.elements) if of_numbers else (turns.elements, turns.rows)
+        return None if turns.carries or others or not differing or is_part else turns
 
     def _comprehension(
         self, elements: Sequence[Expr], before: list[Statement], frames: Sequence[Frame], opening: str, closing: str
@@ -195,7 +199,9 @@ class _Function:
                 del before[-gone:]
                 return made
         turns = self._turns(elements)
-        if turns is None or any(e.iterable() is None for e in turns.elements):
+        if turns is None:
+            return self._counted(elements, frames, opening, closing)
+        if any(e.iterable() is None for e in turns.elements):
             return None
         template = turns.template[0][1]
         authors = list(self._authors(elements, frames))
@@ -223,6 +229,65 @@ class _Function:
         if not is_authors and (len(elements) < _FEWEST or saved < _LEAST_SAVED):
             return None
         return made
+
+    def _counted(
+        self, elements: Sequence[Expr], frames: Sequence[Frame], opening: str, closing: str
+    ) -> Comprehension | None:
+        """What elements have in common that differ in numbers only, where the author goes through these: `for q in range(9)`."""
+        turns = self._turns(elements, of_numbers=True)
+        if turns is None:
+            return None
+        template = turns.template[0][1]
+        for loop in self._author_loops(elements, frames):
+            numbers = TurnNumbers(loop, [template], ())
+            used = numbers.used
+            columns = [c for c in loop.columns if not used.isdisjoint(variables_of(c.target))]
+            if not numbers.is_complete or loop.has_others or not columns or any(c.over is None for c in columns):
+                continue
+            busy = {*reads(template)}
+            names = {word: Text(self._fresh(word, word, busy)) for word in sorted(used)}
+            targets = [_target(c.target, names) for c in columns]
+            iterables = [self.module.said(*c.over) for c in columns if c.over is not None]
+            several = len(columns) > 1
+            body = self._numbered(template, numbers, names)
+            every = Call("zip", iterables) if several else iterables[0]
+            target = ", ".join(targets) if several else targets[0].strip("()")
+            return Comprehension(opening, body, target, every, closing)
+        return None
+
+    def _numbered(self, template: Expr, numbers: TurnNumbers, names: Mapping[str, Text]) -> Expr:
+        """What elements have in common, with the author's expressions for the numbers in which they differ."""
+
+        def numbered(node: object) -> object:
+            values = numbers.values(node)
+            said = None if values is None else numbers.said[values]
+            return rebuilt(node, numbered) if said is None else self.module.said(*said, names)
+
+        body = numbered(template)
+        assert isinstance(body, Expr)  # of an expression
+        return body
+
+    def _author_loops(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> Iterator[AuthorLoop]:
+        """The author's comprehensions that all elements come from, as loops."""
+        calls = self._calls(elements, frames)
+        line_is_known = any(calls)
+        chains = [calls[0]] if line_is_known else [f for s in self.definition.body if (f := self._frames(s))][:1]
+        found: dict[syntax.Repeated, tuple[Frame, ...]] = {}
+        for chain in chains:
+            for depth, frame in enumerate(chain, 1):
+                if line_is_known or frame.code in self._codes:
+                    line = frame.line if line_is_known else None
+                    found.update((n, tuple(chain[:depth])) for n in syntax.comprehensions_around(frame.code, line))
+        for node, around in found.items():
+            clause, *others = node.generators
+            everywhere = not line_is_known or all(any(node in _around(f) for f in own) for own in calls)
+            if others or clause.ifs or not everywhere:
+                continue
+            inside = node.value if isinstance(node, ast.DictComp) else node.elt
+            turn = ast.For(clause.target, clause.iter, [ast.Expr(inside)], [])
+            loop = AuthorLoop(turn, around, calls, len(elements))
+            if loop.fits:
+                yield loop
 
     def _targets(
         self, members: Sequence[Element], words: str | list[str], busy: set[str], parts: dict[Element, Expr]
@@ -275,9 +340,7 @@ class _Function:
 
     def _clauses(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> Iterator[tuple[ast.expr, ast.expr]]:
         """The targets and what is gone through, of the same."""
-        calls = [
-            next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements
-        ]
+        calls = self._calls(elements, frames)
         common: dict[_Repeats, None] | None = None
         if not any(calls):  # it is not known where in the function this comes from
             common = dict.fromkeys(n for code in self._codes for n in syntax.comprehensions_around(code, None))
@@ -289,6 +352,12 @@ class _Function:
                 yield node.target, node.iter
             elif len(node.generators) == 1 and not node.generators[0].ifs:
                 yield node.generators[0].target, node.generators[0].iter
+
+    def _calls(self, elements: Sequence[Expr], frames: Sequence[Frame]) -> list[Sequence[Frame]]:
+        """Where each of the elements comes from: a call in it, or all of them."""
+        return [
+            next((n.frames for n in nodes_of(e) if type(n) is Call and hasattr(n, "frames")), frames) for e in elements
+        ]
 
     @functools.cached_property
     def _codes(self) -> Collection[CodeType]:
@@ -311,6 +380,13 @@ def _filled(template: Expr, parts: Sequence[Expr]) -> Expr:
     body = filled(template)
     assert isinstance(body, Expr)  # of an expression
     return body
+
+
+def _target(target: ast.expr, names: Mapping[str, Text]) -> str:
+    """The author's variables, those that nothing reads as `_`."""
+    if isinstance(target, ast.Tuple):
+        return f"({', '.join([_target(part, names) for part in target.elts])})"
+    return names[target.id].text if isinstance(target, ast.Name) and target.id in names else "_"
 
 
 def _around(frame: Frame) -> list[_Repeats]:
