@@ -219,18 +219,18 @@ def only_item(
     """The only one of several results that is read, and which that is of what a call gives: `jnp.linalg.slogdet(x)[1]`. None
     where there are more, where its author has names for them (`_, logdet = ...`), where the call has several lines, and for the
     pullback of `jax.vjp`."""
-    read = [t for t in bound if t not in ("_", "*_")]
-    if not w.module.idiomatic or len(bound) < 2 or len(read) != 1 or not isinstance(read[0], str):
+    only, *others = [t for t in bound if t not in ("_", "*_")] or [""]
+    if not w.module.idiomatic or len(bound) < 2 or others or not isinstance(only, str):
         return None
     if len(call.flat()) > _LONGEST_WITH_ITEM:
         return None
-    names = [(o, n) for o in outputs if o is not None and type(n := w.names.get(o)) is Name and n.id == read[0]]
+    names = [(o, n) for o in outputs if o is not None and type(n := w.names.get(o)) is Name and n.id == only]
     if len(names) != 1 or type(names[0][0].aval) is PullbackType or names[0][1].symbol.author is not None:
         return None
     own = targets(w.module.provenance.site(equation.origin)) if equation.origin is not None else ()
     if any(t.strong and not t.library and t.path for t in own):
         return None
-    return read, Subscript(call, Text(str(bound.index(read[0]))))
+    return [only], Subscript(call, Text(str(bound.index(only))))
 
 
 def _bound(
