@@ -120,9 +120,8 @@ class Trees:
         for size in range(len(first.steps)):
             count, other = parts.get(first.steps[:size], (0, None))
             if count == len(leaves) and all(x.steps[:size] == first.steps[:size] for x in own):
-                same = len({x.steps for x in own}) == count and same_structure(node, other)
-                whole = Leaf(first.root, first.steps[:size]) if size else first.root
-                return whole if same else None
+                if len({x.steps for x in own}) == count and same_structure(node, other):
+                    return Leaf(first.root, first.steps[:size]) if size else first.root
         return None
 
     def node(self, leaf: Leaf) -> PyTree:

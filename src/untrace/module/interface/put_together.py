@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -261,7 +262,7 @@ class _Builder:
             return found
         if not node.plain:
             found = self._replaced(node, leaves)
-            if found is None and not self._is_changed_by_parts(node):
+            if found is None and not self._is_changed_by_parts(node, leaves):
                 found = self._same_structure(node, leaves)
             if found is not None:
                 return found
@@ -328,15 +329,18 @@ class _Builder:
         level = node.level
         return self.trees.like(lambda other: _is_like(other, node.value, level))
 
-    def _is_changed_by_parts(self, node: _Node) -> bool:
-        """Whether all of a node that has no source form can be a changed part of a tree that has a name."""
-        if node.plain:
+    def _is_changed_by_parts(self, node: _Node, leaves: Sequence[Expr]) -> bool:
+        """Whether all of a node that has no source form can be a tree that has a name, or a changed part of one."""
+        if node.plain or self.trees is not None and leaves and self.trees.whole(node.value, leaves) is not None:
             return True
         if not node.plain_itself:
             made_by_name = is_namedtuple(node.value) or dataclasses.is_dataclass(node.value)
             if not made_by_name or node.keywords is None or self._tree_like(node) is None:
                 return False
-        return all(map(self._is_changed_by_parts, node.children))
+        rest = iter(leaves)
+        return all(
+            [self._is_changed_by_parts(child, [*itertools.islice(rest, child.count)]) for child in node.children]
+        )
 
     def _dict(self, node: _Node, children: list[Expr]) -> Expr:
         by_key = {

@@ -31,15 +31,15 @@ def value_and_grad(w: Any, operands: Sequence[Expr], body: Function, derivative:
     value, aux = outputs[0], outputs[1:count]
     out, found = signature.gradients, [*gradients, *aux]
     words: dict[Path, str] = {(): "grads", (0,): "grads", (1,): "aux"}
-    if value is None and signature.has_aux:
-        out = out, signature.out[1]
-    elif value is not None:
+    has_value = value is not None or signature.has_aux and signature.transform != "grad"
+    if has_value:
         out, found = (signature.out, signature.gradients), [value, *aux, *gradients]
         words = {(0, 0): "value", (0, 1): "aux", (1,): "grads"} if signature.has_aux else {(0,): "value", (1,): "grads"}
-    transform = "grad" if value is None else "value_and_grad"
-    call = Call(gradient(transform, function, signature), *given)
+    elif signature.has_aux:
+        out = out, signature.out[1]
+    call = Call(gradient("value_and_grad" if has_value else "grad", function, signature), *given)
     # Of a value that nobody reads the author may have asked all the same.
-    part = (1,) if value is None and signature.transform != "grad" and not signature.has_aux else ()
+    part = (1,) if not has_value and signature.transform != "grad" else ()
     bind_result(w, w.equation, call, out, found, words, part)
 
 
