@@ -23,13 +23,13 @@ class UnboundName(UntraceError):
 
 def check_names(module: ModuleWriter, statements: Sequence[Statement]) -> None:
     """Raises UnboundName where a function reads what neither it, nor the module, nor Python binds, or binds it later only."""
-    known = {*_BUILTINS, *_of_module(module, statements)}
+    known = {*_BUILTINS, *outside_names(module, statements)}
     for statement in statements:
         if type(statement) is Def:
             _check_function(statement, known)
 
 
-def _of_module(module: ModuleWriter, statements: Sequence[Statement]) -> Iterator[str]:
+def outside_names(module: ModuleWriter, statements: Sequence[Statement]) -> Iterator[str]:
     """What the functions of a module may read beside their own variables."""
     for path in module.modules:
         yield path.partition(".")[0]

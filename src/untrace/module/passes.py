@@ -15,6 +15,7 @@ from untrace.module.merge.alpha_equivalent import merge_equal
 from untrace.module.merge.nest_pullbacks import nest_backward_parts
 from untrace.module.merge.parametric import share_definitions
 from untrace.module.merge.prefixes import share_prefixes
+from untrace.module.merge.renumber import number_again
 from untrace.module.merge.repeated_arguments import repeat_arguments
 from untrace.module.merge.spread_tuples import spread_tuples
 from untrace.module.merge.variadic import spread_arguments
@@ -99,6 +100,10 @@ PASSES: tuple[Pass[Statements], ...] = (
     Pass(
         "key-prefixes", "functions that are called with parts of one flat dict take the dict",
         lambda s: share_prefixes(s.module, s.definitions), lambda s: s.share is None,
+    ),
+    Pass(
+        "number-functions-again", "functions whose name another one had that is gone",
+        lambda s: number_again(s.module, s.definitions),
     ),
     Pass("spread-tuples", "a tuple whose parts are passed one by one is spread", lambda s: spread_tuples(s.module, s.everything)),
     Pass("inline-neighbours", "a statement that makes one line with the next goes into it", _fold),

@@ -178,11 +178,12 @@ class _Reader:
         self, frame: Frame, equations: Sequence[Equation], evaluated: Container[ast.AST | None]
     ) -> _Expression:
         made = {o for e in equations for o in e.outputs}
-        nodes = operands(frame.node)
+        steps = [e for e in equations if e.callee.name not in SAME] or equations
+        listed = _listed(frame.node) if steps[0].callee.name in ("concatenate", "stack") else ()
+        nodes = listed or operands(frame.node)
         parts = [self._access(frame, o) for o in nodes]
         roughly = [self._some_part(frame, o) for o in nodes]
-        steps = [e for e in equations if e.callee.name not in SAME] or equations
-        ordered = isinstance(frame.node, (ast.BinOp, ast.Compare, ast.AugAssign))
+        ordered = bool(listed) or isinstance(frame.node, (ast.BinOp, ast.Compare, ast.AugAssign))
         if ordered and len(steps) == 1 and len(steps[0].inputs) == len(parts):
             known = [self.known.get(a) for a in steps[0].inputs]
             kept = [i for i, a in enumerate(known) if a is not None]
@@ -214,6 +215,14 @@ class _Reader:
         if parts is None:
             parts = self.parts[frame.code] = parts_in(frame.definition, frame.code.co_freevars)
         return parts
+
+
+def _listed(node: ast.AST | None) -> Sequence[ast.expr]:
+    """The elements of a list that a call is given: `jnp.concatenate([x, y], axis=-1)`."""
+    match node:
+        case ast.Call(args=[ast.List(elts=elements) | ast.Tuple(elts=elements), *_]):
+            return () if any(isinstance(e, ast.Starred) for e in elements) else elements
+    return ()
 
 
 def _told(expression: _Expression, found: Mapping[Atom, Access]) -> Iterator[tuple[Atom, Access]]:

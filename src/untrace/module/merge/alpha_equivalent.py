@@ -31,7 +31,7 @@ def merge_equal(module: ModuleWriter, others: Sequence[Statement]) -> None:
     outlines = Counter(_outline(unit) for unit in _units(module))
     if all(count == 1 for count in outlines.values()):
         return
-    fixed = _in_longer_texts([*module.definitions, *others])
+    fixed = in_longer_texts([*module.definitions, *others])
     first: dict[object, list[Sequence[Statement]]] = {}
     names: dict[str, str] = {}
     gone: set[Statement] = set()
@@ -93,7 +93,7 @@ def say_the_same(one: Sequence[Statement], other: Sequence[Statement]) -> bool:
     return True
 
 
-def _in_longer_texts(statements: Sequence[Statement]) -> set[str]:
+def in_longer_texts(statements: Sequence[Statement]) -> set[str]:
     """The names that stand in pieces of text which are more than a name: these are not renamed."""
     texts = {n.text for s in statements for n in nodes_of(s) if type(n) is Text and not _DOTTED.fullmatch(n.text)}
     return {word for text in texts for word in _WORD.findall(text)}

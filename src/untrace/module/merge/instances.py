@@ -82,7 +82,6 @@ def _share(module: ModuleWriter, entry: Sequence[Statement], conditions: bool) -
         if type(definition) is Def and definition.body and type(definition.body[0]) is Lines:
             groups.setdefault(definition.body[0].text, []).append(definition)
     shared = False
-    before = set(module.local_definitions)
     known = Provenance()
     for group in groups.values():
         left: list[Def] = []
@@ -102,7 +101,6 @@ def _share(module: ModuleWriter, entry: Sequence[Statement], conditions: bool) -
                 if is_strict():
                     raise
     _without_defaults(module, entry, {d.name for g in groups.values() for d in g})
-    _renumber(module, entry, before - set(module.local_definitions))
     return shared
 
 
@@ -113,23 +111,6 @@ def _without_defaults(module: ModuleWriter, entry: Sequence[Statement], own: set
         if definition is not None:
             same = {p.name: p.default.flat() for p in definition.params if p.default is not None}
             call.kwargs = [(k, v) for k, v in call.kwargs if same.get(k) != v.flat()]
-
-
-def _renumber(module: ModuleWriter, entry: Sequence[Statement], left: set[str]) -> None:
-    """`block_3` is `block_2` where that name is `left` over."""
-    calls = _calls(module, entry) if left else []
-    for definition in [d for d in module.definitions if isinstance(d, Def)] if left else ():
-        stem, _, number = definition.name.rpartition("_")
-        lower = [f"{stem}_{k}" for k in range(2, int(number))] if number.isdigit() and stem else []
-        name = next((n for n in lower if n in left), None)
-        if name is None or stem not in module.local_definitions or definition.name not in module.local_definitions:
-            continue
-        left = (left - {name}) | {definition.name}
-        for call in calls:
-            if call.func == definition.name:
-                call.func = name
-        module.local_definitions[name] = module.local_definitions.pop(definition.name)
-        definition.name = name
 
 
 def _calls(module: ModuleWriter, entry: Sequence[Statement]) -> list[Call]:

@@ -131,9 +131,7 @@ def _merge(
                         passed.append(texts)
                         parameters.append(name)
                         found[texts] = Name(extra[-1].name)
-                found[column] = module.said(
-                    written, names, {name: found[texts] for name, texts in columns.items()}
-                )
+                found[column] = module.said(written, names, {name: found[texts] for name, texts in columns.items()})
                 continue
             extra.append(Parameter(scope.fresh(passed_for or word or said or _otherwise(column, arrays))))
             passed.append(column)
