@@ -393,18 +393,22 @@ def test_values_that_have_a_name_in_one_of_two_functions_only():
 
 
 def test_functions_are_numbered_without_gaps():
-    """`block_3` was the base of the one that `block_2` became a part of."""
+    """`block_3` was the base of the one that `block_2` became a part of; a variable `head` is read beside `head_2`."""
     from types import SimpleNamespace
 
+    from untrace.module.merge.renumber import number_again
     from untrace.python.statements import Assign, Def
     from untrace.python.tree import Call, Name
 
-    definitions = [Def(name, [], []) for name in ("block", "block_3", "layer_4")]
-    module = SimpleNamespace(definitions=definitions, local_definitions={d.name: d for d in definitions})
-    entry = [Assign(["y"], Call("block_3", [Name("x")]))]
-    instances._renumber(module, entry, {"block_2", "layer_2"})
-    assert [d.name for d in definitions] == ["block", "block_2", "layer_4"]
-    assert list(module.local_definitions) == ["block", "layer_4", "block_2"] and entry[0].value.func == "block_2"
+    definitions = [Def(name, [], []) for name in ("block", "block_3", "layer_4", "head_2", "sum_2")]
+    local = {d.name: d for d in definitions}
+    empty = dict.fromkeys(("modules", "imports", "helpers", "constants"), ())
+    module = SimpleNamespace(definitions=definitions, local_definitions=local, **empty)
+    entry = [Assign(["head"], Call("block_3", [Name("x")])), Assign(["y"], Call("head_2", [Name("head")]))]
+    number_again(module, entry)
+    assert [d.name for d in definitions] == ["block", "block_2", "layer", "head_2", "sum_2"]
+    assert {name: d.name for name, d in local.items()} == {d.name: d.name for d in definitions}
+    assert [s.value.func for s in entry] == ["block_2", "head_2"]
 
 
 class CausalLayer(nn.Module):
