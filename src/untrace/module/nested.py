@@ -250,11 +250,12 @@ def plain_equation(equation: Equation) -> Equation:
     return equation
 
 
-def scan_options(length: Expr | None, reverse: bool, unroll: int) -> dict[str, Expr | int]:
-    """The keyword arguments of `lax.scan` that are no defaults. length: None where `xs` has it."""
+def scan_options(length: Expr | None, reverse: bool, unroll: int, says_reverse: bool = False) -> dict[str, Expr | int]:
+    """The keyword arguments of `lax.scan` that are no defaults. length: None where `xs` has it. says_reverse: whether the author
+    has a variable there, which is written also where it is False: in another call of his function it may be True."""
     found: dict[str, Expr | int] = {} if length is None else {"length": length}
-    if reverse:
-        found["reverse"] = True
+    if reverse or says_reverse:
+        found["reverse"] = reverse
     if unroll != 1:
         found["unroll"] = unroll
     return found

@@ -19,6 +19,13 @@ def own_parameters(frame: Frame) -> list[str]:
     return own[1:] if own[:1] == ["self"] else own
 
 
+def passes_variable(frames: Sequence[Frame], keyword: str) -> bool:
+    """Whether the innermost call has an expression for an argument that it passes by this name, and no constant."""
+    node = frames[-1].node if frames else None
+    passed = [k.value for k in node.keywords if k.arg == keyword] if isinstance(node, ast.Call) else []
+    return any(not isinstance(value, ast.Constant) for value in passed)
+
+
 def arguments_by_parameter(node: ast.Call, callee: Frame) -> dict[str, ast.expr]:
     """The arguments of a call by the parameters of the function that it calls; {} where it may call another one that calls this."""
     function = node.func

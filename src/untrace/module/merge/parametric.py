@@ -31,7 +31,8 @@ from untrace.python.tree import ATOM, UNARY, Attribute, Binary, Call, Expr, Leaf
 from untrace.python.types import Type, array_type
 from untrace.python.walk import copied, nodes_of, rebuilt
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|True|False")
+_TRUTHS = ("True", "False")
 _WHOLE = re.compile(r"\d+\.0")
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 # Strings in these slots, and the names of attributes, are no variables: names of keyword arguments, operators.
@@ -253,6 +254,8 @@ def _is_integer(column: Sequence[str]) -> bool:
 
 def _otherwise(column: Sequence[str], arrays: Mapping[str, np.ndarray]) -> str:
     """The name of a parameter that nobody has a word for."""
+    if column[0] in _TRUTHS:
+        return "flag"
     if column[0] not in arrays:
         return "size" if _is_integer(column) else "count"
     return "indices" if arrays[column[0]].dtype.kind in "iu" else "array"
@@ -261,7 +264,7 @@ def _otherwise(column: Sequence[str], arrays: Mapping[str, np.ndarray]) -> str:
 def _type_of(column: Sequence[str], arrays: Mapping[str, object]) -> Type | None:
     """The type of the parameter that stands for numbers or arrays; None where they are of several types."""
     if column[0] not in arrays:
-        return Type("array", "int" if _is_integer(column) else "float")
+        return Type("array", "bool" if column[0] in _TRUTHS else "int" if _is_integer(column) else "float")
     found: Type | None = array_type(jax.typeof(arrays[column[0]]))
     for name in column[1:]:
         found = found and found.merged(array_type(jax.typeof(arrays[name])))

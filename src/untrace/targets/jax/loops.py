@@ -28,6 +28,7 @@ from untrace.module.grouping.accumulators import Carry
 from untrace.module.library_calls import argument, with_author_numbers
 from untrace.module.nested import group, hint_of, plain_equation, plural, root_name, scan_options
 from untrace.module.rules import Groups
+from untrace.provenance.arguments import passes_variable
 from untrace.python.statements import Parameter
 from untrace.python.tree import Call, Expr, Name, Tuple
 from untrace.python.types import array_type, tuple_type
@@ -56,7 +57,8 @@ def scan(w: Any, operands: Sequence[Expr], jaxpr: Function, length: int, reverse
             return body.bound(w.lax("map", body.finish(body.value(ys)), body.given(x)), [ys])
         function = body.finish(Tuple([body.value(last), body.value(ys)]))
         arguments = [body.given(carry), *([body.given(x)] if xs else [])]
-        kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll)
+        says_reverse = passes_variable(w.module.provenance.site(equation.origin).frames, "reverse")
+        kwargs = scan_options(None if xs else argument(w, length, ()), reverse, unroll, says_reverse)
         return body.bound(w.lax("scan", function, *arguments, **kwargs), [last, ys])
 
     trees = _known(w, jaxpr, "scan")
