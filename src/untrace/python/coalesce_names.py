@@ -121,7 +121,11 @@ def _rebound(own: Own, definition: Def, provenance: Provenance) -> dict[str, str
 
     def follows(name: str, held: Sequence[str]) -> bool:
         before = next((sites[h] for h in reversed(held) if h in sites), None)
-        return before is not None and name in sites and binds_again(before, sites[name], wishes[name])
+        if before is not None:
+            return name in sites and binds_again(before, sites[name], wishes[name])
+        # A parameter, or a part of one, which no equation makes: the author's own if that is his function.
+        frames = [f for f in sites[name].frames if not f.library] if name in sites else []
+        return bool(frames) and frames[-1].name == base_of(definition.name)
 
     new = new_names(own, [p.name for p in definition.params], wishes, follows)
     # A variable that stands in a piece of source has that name there as well.
