@@ -13,6 +13,7 @@ cotangents (`d_x`), by which a backward pass is read.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections import Counter
@@ -21,7 +22,10 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from untrace.ir.types import Origin
+from untrace.provenance import syntax
+from untrace.provenance.frames import Frame
 from untrace.provenance.sites import Provenance
+from untrace.python.names import base_of
 from untrace.python.statements import Assign, Def, Lines, Parameter, Return, Statement, Store, Unpack
 from untrace.python.tree import (
     LAMBDA_WIDTH,
@@ -174,7 +178,7 @@ class _Folder:
             operations, _ = _size(first.value)
             operations += depth
         is_read_at_once = brackets - keeps <= _DEEPEST and operations - keeps <= _MOST_OPERATIONS
-        if not fits or not is_read_at_once and not is_all:
+        if not fits or not (is_read_at_once or is_all or self._are_one_of_the_authors(first, second)):
             put(node)
             return False
         self.counts[name] -= 2
@@ -208,6 +212,25 @@ class _Folder:
             origins.pop()  # what is stored is computed before
         found = [o for o in origins if o is not None]
         return all(not getattr(o, "effects", None) and self.provenance.site(o).phase == "forward" for o in found)
+
+    def _are_one_of_the_authors(self, first: Assign, second: Statement) -> bool:
+        """Whether the author has both in one statement: so long a line he reads at once."""
+        one, other = self._place(first), self._place(second)
+        if (
+            one is not None and other is None and type(second) is Return
+        ):  # of which it is known where the function is his
+            return isinstance(one[1], ast.Return) and one[0][-1].name == base_of(self.inside.name)
+        return one is not None and other is not None and one[1] is other[1] and one[0][:-1] == other[0][:-1]
+
+    def _place(self, statement: Statement) -> tuple[Sequence[Frame], ast.AST] | None:
+        """The statement of the author's that one is of, and the calls around that."""
+        origin, value = getattr(statement, "origin", None), getattr(statement, "value", None)
+        known = getattr(value, "frames", ()) if origin is None else self.provenance.site(origin).frames
+        frames = [f for f in known if not f.library]
+        node = frames[-1].node if frames else None
+        while node is not None and not isinstance(node, ast.stmt):
+            node = syntax.parent(frames[-1].code, node)[0]
+        return None if node is None else (frames, node)
 
     def _note(self, first: Assign, second: Statement) -> None:
         """Which equations stand in the expression of another: a wrong one is looked for among them."""
