@@ -228,7 +228,9 @@ class ConstantWriter:
         found = self._constants_by_bits.get(key)
         if found is None:
             expr = self.computed(said)
-            found = expr if type(expr) is Name else self._module_name(said.name, expr, array)
+            is_plain = not jax_compat.is_jax_array(said.value)  # JAX tells its own apart by identity
+            known = expr if type(expr) is Name else self._said_already(said.name, expr) if is_plain else None
+            found = known or self._module_name(said.name, expr, array)
             self._constants_by_bits[key] = found
         return found
 
@@ -309,8 +311,14 @@ class ConstantWriter:
         if found is None:
             digits = repr(value)
             expr = Text(digits, UNARY if digits[0] == "-" else ATOM) if made is None else made
-            found = self._numbers[name, value] = self._module_name(identifier(name, "number"), expr)
+            base = identifier(name, "number")
+            found = self._numbers[name, value] = self._said_already(base, expr) or self._module_name(base, expr)
         return found
+
+    def _said_already(self, name: str, expr: Expr) -> Name | None:
+        """The constant of the module that has this name and says the same."""
+        same = (s for s in self.constants if isinstance(s, Assign) and [*s.targets] == [name])
+        return Name(name) if any(s.value.flat() == expr.flat() for s in same) else None
 
     def number_of(self, parameter: str, value: float) -> Name | None:
         """The module's name for the number that a parameter has; None where the program was written without one."""
