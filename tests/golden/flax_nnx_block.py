@@ -55,8 +55,7 @@ def forward(params, x):
         params, x,
     )
     x = x + multi_head_attention(params["attention"], layer_norm(params["norm1"], x))
-    y = linear(params["up"], layer_norm(params["norm2"], x))
-    hidden = jax.nn.gelu(y)
+    hidden = jax.nn.gelu(linear(params["up"], layer_norm(params["norm2"], x)))
     return x + linear(params["down"], hidden)
 
 

@@ -137,11 +137,13 @@ def test_a_small_function_called_once_is_folded_back():
     assert functions_of(text_of(whole, X)) == ["whole"]
 
 
-def test_a_call_that_is_the_whole_of_its_caller_is_folded_back():
+def test_a_call_that_is_the_whole_of_its_caller_stays_where_that_is_the_authors_too():
     def outer(params, x):
         return two_calls(params, x)
 
-    assert functions_of(text_of(outer, TWO, X)) == ["dense", "outer"]
+    assert functions_of(text_of(outer, TWO, X)) == ["dense", "two_calls", "outer"]
+    assert functions_of(text_of(lambda params, x: two_calls(params, x), TWO, X))[0] == "dense"
+    assert "two_calls" not in functions_of(text_of(lambda params, x: two_calls(params, x), TWO, X))
 
 
 def test_refused_equations_are_in_no_function():

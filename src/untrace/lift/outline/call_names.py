@@ -20,9 +20,11 @@ def is_module_call(frame: Frame) -> bool:
     return frame.name == "__call__" and owner is not None and not owner.startswith("_") and "Wrap" not in owner
 
 
-def is_call_of_object(frame: Frame) -> bool:
-    """Whether it is what calling an object runs: `Dense.__call__`, a module's `forward`."""
-    return owner_of(frame) is not None and frame.name in ("__call__", *_CALLS)
+def calls_another(caller: Frame | None, callee: Frame, name: str) -> bool:
+    """Whether the author's function `name`, and no lambda, calls another one of his: no object, which runs a method of its class."""
+    if caller is None or caller.library or callee.library or name.startswith("<") or caller.name != name:
+        return False
+    return owner_of(callee) is None or callee.name not in ("__call__", *_CALLS)
 
 
 def owner_of(frame: Frame) -> str | None:

@@ -41,7 +41,7 @@ from untrace.lift.naming import words
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.outline import pieces
 from untrace.lift.outline.activations import Call
-from untrace.lift.outline.call_names import is_call_of_object, is_module_call, owner_of, variadic_parameter
+from untrace.lift.outline.call_names import calls_another, is_module_call, owner_of, variadic_parameter
 from untrace.lift.outline.handed_fields import HandedFields, taken_out
 from untrace.lift.outline.leaf_calls import LEAVES, Turns
 from untrace.lift.outline.loops import bodies_of_loops, put_sums_last, rename_in_loops, slices, weight
@@ -286,9 +286,9 @@ class Outliner(FunctionNames):
                 return
             callee = calls[0].call.callee
             others = len(calls[0].shape.pieces) if callee.library else called[callee.code]
-            caller = calls[0].call.frame
-            own = caller is not None and not (caller.library or callee.library) and caller.name == scan.function.name
-            if own and not is_call_of_object(callee) or others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
+            if others > 1 and (len(items) > 1 or only_call(calls[0]) is None):
+                return
+            if calls_another(calls[0].call.frame, callee, scan.function.name):
                 return
             gives_more = len(scan.needed(calls[0])) < len(calls[0].shape.results)  # in another call
             if gives_more or any(type(i) is int and functions_called(scan.equations[i]) for i in items):
