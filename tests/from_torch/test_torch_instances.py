@@ -403,7 +403,7 @@ def test_functions_are_numbered_without_gaps():
     definitions = [Def(name, [], []) for name in ("block", "block_3", "layer_4", "head_2", "sum_2")]
     local = {d.name: d for d in definitions}
     empty = dict.fromkeys(("modules", "imports", "helpers", "constants"), ())
-    module = SimpleNamespace(definitions=definitions, local_definitions=local, **empty)
+    module = SimpleNamespace(definitions=definitions, local_definitions=local, callees={}, **empty)
     entry = [Assign(["head"], Call("block_3", [Name("x")])), Assign(["y"], Call("head_2", [Name("head")]))]
     number_again(module, entry)
     assert [d.name for d in definitions] == ["block", "block_2", "layer", "head_2", "sum_2"]

@@ -124,3 +124,15 @@ def test_one_function_stands_before_all_that_call_it(tmp_path):
     text = checked(physics, MADE[0][1], tmp_path)
     assert text.count("jnp.tanh(") == 1, text
     assert text.index("def field(") < text.index("def field_x(") < text.index("def residual("), text
+
+
+def norm_2(x):
+    return x / jnp.sqrt(jnp.sum(x**2) + 1e-6)
+
+
+def test_a_number_in_the_authors_name_stays(tmp_path):
+    def both(x, y):
+        return norm_2(x) * norm_2(y)
+
+    text = checked(both, (jnp.ones(3), jnp.arange(3.0)), tmp_path)
+    assert "return norm_2(x) * norm_2(y)\n" in text, text

@@ -216,11 +216,10 @@ class _Folder:
     def _are_one_of_the_authors(self, first: Assign, second: Statement) -> bool:
         """Whether the author has both in one statement: so long a line he reads at once."""
         one, other = self._place(first), self._place(second)
-        if (
-            one is not None and other is None and type(second) is Return
-        ):  # of which it is known where the function is his
-            return isinstance(one[1], ast.Return) and one[0][-1].name == base_of(self.inside.name)
-        return one is not None and other is not None and one[1] is other[1] and one[0][:-1] == other[0][:-1]
+        if one is None or other is None:  # what is returned says nothing of its place
+            is_returned = type(second) is Return and one is not None and isinstance(one[1], ast.Return)
+            return is_returned and one is not None and one[0][-1].name == base_of(self.inside.name)
+        return one[1] is other[1] and one[0][:-1] == other[0][:-1]
 
     def _place(self, statement: Statement) -> tuple[Sequence[Frame], ast.AST] | None:
         """The statement of the author's that one is of, and the calls around that."""

@@ -18,7 +18,7 @@ def number_again(module: ModuleWriter, others: Sequence[Statement]) -> None:
     """Renames definitions of `module`, in place. others: those of its definitions that stay."""
     everything = [*module.definitions, *others]
     numbered = [d for d in module.definitions if type(d) is Def and base_of(d.name) != d.name and not d.decorators]
-    numbered = [d for d in numbered if module.local_definitions.get(d.name) is d]
+    numbered = [d for d in numbered if module.local_definitions.get(d.name) is d and not _is_authors(module, d.name)]
     if not numbered:
         return
     fixed = in_longer_texts(everything)
@@ -42,3 +42,9 @@ def number_again(module: ModuleWriter, others: Sequence[Statement]) -> None:
             del module.local_definitions[definition.name]
             definition.name = names[definition.name]
             module.local_definitions[definition.name] = definition
+
+
+def _is_authors(module: ModuleWriter, name: str) -> bool:
+    """Whether the author's function has a number in its name."""
+    callee = module.callees.get(name)
+    return callee is not None and callee.name == name
