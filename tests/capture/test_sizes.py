@@ -133,7 +133,7 @@ def test_what_jax_says_is_of_another_size_stays_and_the_rest_follows():
         return hidden @ params["v"] / hidden.shape[-1]
 
     d = written(predict, {"w": f32(5, 8), "v": f32(8, 3)}, f32(4, 5))
-    assert "hidden.shape[1]" in d.source, d.source
+    assert "hidden.shape[-1]" in d.source, d.source
     other = {"w": f32(5, 6), "v": f32(6, 2)}, f32(7, 5)
     np.testing.assert_array_equal(jax.jit(d)(*other), jax.jit(predict)(*other))
 

@@ -372,7 +372,8 @@ def test_memory_is_bounded():
             c = c + 1.0
             return c, None
 
-        return lax.scan(turn, x, length=200)[0]
+        c, _ = lax.scan(turn, x, length=200)
+        return c
 
     came = []
     watched = untrace.watch(f, turns=1000, keep=100, records=10, to=came.append, **QUICK)(jnp.float32(0.0))

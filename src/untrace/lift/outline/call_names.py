@@ -22,7 +22,7 @@ def is_module_call(frame: Frame) -> bool:
 
 def calls_another(caller: Frame | None, callee: Frame, name: str) -> bool:
     """Whether the author's function `name`, and no lambda, calls another one of his: no object, which runs a method of its class."""
-    if caller is None or caller.library or callee.library or name.startswith("<") or caller.name != name:
+    if caller is None or caller.library or callee.library or caller.name != name or name.startswith("<"):
         return False
     return owner_of(callee) is None or callee.name not in ("__call__", *_CALLS)
 
