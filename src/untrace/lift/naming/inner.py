@@ -28,7 +28,7 @@ def places(equation: Equation) -> list[parameters.Path | None] | None:
         ):
             found = [parameters.parse_path(p)[1:] for p in paths]
             if not jax_compat.is_body_of_fori_loop(function.jaxpr):
-                return found
+                return [*found]
             carry = (0, 1) if type(equation.callee) is Scan else (2,)  # the author's, beside the counter
             return [place[len(carry) :] if place[: len(carry)] == carry else None for place in found]
     return None
