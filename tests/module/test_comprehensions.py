@@ -79,6 +79,11 @@ def shifted(params, x):
     return sum(jnp.roll(y, (dy, dx), axis=(0, 1)) for dy, dx in ((0, 1), (1, 0), (0, -1)))
 
 
+def nested_targets(params, x):
+    y = jnp.tanh(x)
+    return sum(w * jnp.roll(y, (dy, dx), axis=(0, 1)) for w, (dy, dx) in ((1.5, (0, 1)), (2.5, (1, 0)), (3.5, (0, 2))))
+
+
 def polynomial(params, x):
     y = x - 1.0
     return sum(x[0, i] * y**i for i in range(4))
@@ -87,6 +92,7 @@ def polynomial(params, x):
 PROGRAMS = [
     (moved, P, "[jnp.roll(y[q] * x, MOVES[q], axis=(0, 1)) for q in range(4)]"),
     (shifted, P, "for dy, dx in ((0, 1), (1, 0), (0, -1))"),
+    (nested_targets, P, "for w, (dy, dx) in "),
     (polynomial, P, "sum(x[0, i] * y**i for i in range(4))"),
     (stacked, P, "jnp.stack([head(p, x) for p in params])"),
     (of_two, P, "jnp.concatenate([head(q, x) for q in params[:-1]], axis=-1)"),

@@ -15,6 +15,7 @@ from untrace.ir.nodes import Equation, Library, Literal, Scan, Slot, Value
 from untrace.ir.said import SaidNumber
 from untrace.lift.naming.number_reader import Shapes
 from untrace.lift.naming.numbers import said_number, said_numbers, says_rest
+from untrace.lift.recognise.library import is_unpacked
 from untrace.lift.recognise.patterns import Fixed
 from untrace.module.constants import ConstantWriter
 from untrace.module.interface.writing import Writer
@@ -92,7 +93,7 @@ def spelled(w: Writer, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[s
         return Call(f"{w.module.namespace}.{rest}", args, kwargs)
     if kind == "method":
         return Call(Attribute(args[0], rest), args[1:], kwargs)
-    if kind == "unpack":
+    if is_unpacked(path):
         return args[0]
     w.module.modules.add(kind)
     return Call(path, args, kwargs)
@@ -100,9 +101,8 @@ def spelled(w: Writer, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[s
 
 def parts_of_all(equation: Equation, targets: Sequence[str]) -> tuple[Sequence[Value | None], list[str]]:
     """The outputs of an equation and what they are bound to; `_` for those parts of an array which no equation takes."""
-    callee = equation.callee
-    kind, _, places = callee.name.partition(".") if type(callee) is Library else ("", "", "")
-    if kind != "unpack" or not places:
+    _, _, places = equation.callee.name.partition(".")
+    if type(equation.callee) is not Library or not is_unpacked(equation.callee.name) or not places:
         return equation.outputs, list(targets)
     known = dict(zip(map(int, places.split(".")), zip(equation.outputs, targets, strict=True), strict=True))
     every = [known.get(place, (None, "_")) for place in range(equation.inputs[0].aval.shape[0])]

@@ -251,7 +251,8 @@ class _Function:
             several = len(columns) > 1
             body = self._numbered(template, numbers, names)
             every = Call("zip", iterables) if several else iterables[0]
-            target = ", ".join(targets) if several else targets[0].strip("()")
+            target = ", ".join(targets) if several else targets[0]
+            target = target if several or target[0] != "(" else target[1:-1]  # not those of a tuple inside
             return Comprehension(opening, body, target, every, closing)
         return None
 
