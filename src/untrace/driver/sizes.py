@@ -100,6 +100,17 @@ def written_for_sizes(
     also: calls for which it has to hold as well. Raises ProofError where no text holds for them and the example.
     """
     others = [(more, more.captured()) for more in also]
+    with jax_compat.unfiltered_tracebacks():  # what is raised from here on is ours, or tells what a size may not be
+        return _written_for_sizes(call, captured, options, timings, others)
+
+
+def _written_for_sizes(
+    call: Call,
+    captured: Captured,
+    options: Options,
+    timings: dict[str, float],
+    others: Sequence[tuple[Call, Captured]],
+) -> Result:
     general: Result | None = None
     if options.guard:
         with readable_or_not():

@@ -218,12 +218,17 @@ def intercepted_questions(note: Callable[[str], None]) -> Iterator[None]:
         return asked
 
     others = {name: noting(name, function) for name, function in plain.items()}
+    without: set[str] = set()  # modules that have none of them
 
     def exchange(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        for place, module in list(sys.modules.items()):
+        for place in [place for place in sys.modules if place not in without]:
+            module = sys.modules.get(place)
             if isinstance(module, types.ModuleType) and not place.startswith("jax._src."):
                 names = object.__getattribute__(module, "__dict__")  # which loads none that waits to be used
-                names.update({name: new[name] for name in _QUESTIONS if names.get(name) is old[name]})
+                if not names.keys().isdisjoint(_QUESTIONS):
+                    names.update({name: new[name] for name in _QUESTIONS if names.get(name) is old[name]})
+                    continue
+            without.add(place)
 
     exchange(plain, others)
     try:

@@ -234,7 +234,8 @@ class _Recorder:
         self._settings = settings
         self._outermost = outermost
         self._stack: list[tuple[FrameType, CallRecord]] = []  # of functions that are being traced, outermost first
-        self._kinds: IdentityMap[CodeType, str] = IdentityMap()
+        self._places: IdentityMap[FrameType, int] = IdentityMap()  # in the stack
+        self._kinds: dict[str, str] = {}  # of files, by what the first code of each is
         self._is_looking = False
 
     def see(self, traceback: Any) -> None:
@@ -250,19 +251,21 @@ class _Recorder:
             self._innermost.setdefault(traceback, self._stack[-1][1])
 
     def _follow(self, frame: FrameType | None) -> None:
-        known = IdentityMap((frame, place) for place, (frame, _) in enumerate(self._stack))
         entered: list[FrameType] = []
         depth = 0
         while frame is not None and frame is not self._outermost:
-            if frame in known:
-                depth = known[frame] + 1
+            place = self._places.get(frame)
+            if place is not None:
+                depth = place + 1
                 break
-            kind = self._kinds.get(frame.f_code)
+            kind = self._kinds.get(frame.f_code.co_filename)
             if kind is None:
-                kind = self._kinds[frame.f_code] = kind_of_code(frame.f_code)
+                kind = self._kinds[frame.f_code.co_filename] = kind_of_code(frame.f_code)
             if kind in ("user", "library"):
                 entered.append(frame)
             frame = frame.f_back
+        for left, _ in self._stack[depth:]:
+            del self._places[left]
         del self._stack[depth:]
         for one in reversed(entered):
             around = self._stack[-1] if self._stack else None
@@ -278,8 +281,9 @@ class _Recorder:
                         Exception
                     ):  # a class of the author's says what its leaves are: the trace must not fail for it
                         record.opaque.add(name)
-            if self._kinds[one.f_code] == "user":
+            if self._kinds[one.f_code.co_filename] == "user":
                 self._note_settings(one, record, variables)
+            self._places[one] = len(self._stack)
             self._stack.append((one, record))
 
     def _note_settings(self, frame: FrameType, record: CallRecord, variables: Mapping[str, object]) -> None:

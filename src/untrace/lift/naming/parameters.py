@@ -21,6 +21,7 @@ _HEAD = re.compile(r"[^\W\d]\w*")
 _STEP = re.compile(r"\.([^\W\d]\w*)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_path(text: str) -> Path:
     """`params['w'][0].mean` -> ("params", "w", 0, "mean"); what it cannot read ends it."""
     head = _HEAD.match(text)

@@ -8,6 +8,7 @@ import copy
 import functools
 import linecache
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, ModuleType
@@ -194,12 +195,10 @@ class Scope:
         definition = frame.definition
         if not isinstance(definition, ast.FunctionDef):
             raise NoNumber
-        stored = [
-            n for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id == name and type(n.ctx) is ast.Store
-        ]
+        stored = _stored(definition).get(name, ())
         parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
         if name not in parameters:
-            made = [part for n in ast.walk(definition) if isinstance(n, ast.Assign) for part in _assigned_to(n, stored)]
+            made = [part for n in _assignments(definition) for part in _assigned_to(n, stored)]
             if len(stored) != 1 or len(made) != 1 or name in _filled(definition):
                 raise NoNumber
             return made[0], self
@@ -317,9 +316,18 @@ def _filled(definition: ast.AST) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=512)
-def _stored(definition: ast.AST) -> frozenset[str]:
-    """The names that a function gives values."""
-    return frozenset(n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store)
+def _stored(definition: ast.AST) -> Mapping[str, Sequence[ast.Name]]:
+    """The names that a function gives values, and where."""
+    found: dict[str, list[ast.Name]] = {}
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and type(node.ctx) is ast.Store:
+            found.setdefault(node.id, []).append(node)
+    return found
+
+
+@functools.lru_cache(maxsize=512)
+def _assignments(definition: ast.AST) -> Sequence[ast.Assign]:
+    return [n for n in ast.walk(definition) if isinstance(n, ast.Assign)]
 
 
 def _assigned_to(statement: ast.Assign, stored: Sequence[ast.expr]) -> Iterator[ast.expr]:
@@ -364,12 +372,21 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
     return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
 
 
+_found: weakref.WeakValueDictionary[str, ModuleType] = (
+    weakref.WeakValueDictionary()
+)  # the modules of files, as last seen
+
+
 def _globals_of(frame: Frame) -> Mapping[str, object] | None:
     """What the names of a module mean; None for code of no module that Python knows."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == frame.file:
-            return vars(module)
-    return None
+    module = _found.get(frame.file)
+    if module is None or sys.modules.get(module.__name__) is not module:
+        modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
+        module = next((m for m in modules if getattr(m, "__file__", None) == frame.file), None)
+        if module is None:
+            return None
+        _found[frame.file] = module
+    return vars(module)
 
 
 def _held(settings: object, key: str, is_attribute: bool) -> object:
