@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec as P
 from programs import double_a_result, program_with_calls
 
@@ -142,6 +143,13 @@ def trees(w: Any, x: Any) -> Any:
     return jax.tree.map(lambda p, g: p - 0.1 * g / norm, params, grads)
 
 
+def flat_tree(w: Any, x: Any) -> Any:
+    """Of a vector that is a tree again, not every leaf is read."""
+    flat, unravel = ravel_pytree({"w": w, "b": x, "scale": jnp.cos(x)})
+    moved = unravel(jnp.sin(flat) * flat)
+    return moved["w"], moved["scale"]
+
+
 def of_parts(w: Any, x: Any) -> Any:
     """Primitives with functions in their parameters."""
 
@@ -174,6 +182,7 @@ PROGRAMS: list[tuple[Callable[..., Any], str, set[str]]] = [
     (jax.grad(marked), "written", {"checkpoint_vjp"}),
     (evaluated_too, "called", {"value_and_grad", "called"}),
     (trees, "called", {"value_and_grad", "tree map"}),
+    (flat_tree, "written", {"tree ravel", "tree unravel"}),
     (of_parts, "written", {"composite", "shard_map", "custom_linear_solve", "linear_call"}),
 ]
 TITLES = [f"{getattr(fn, '__name__', 'fn')}-{derivatives}" for fn, derivatives, _ in PROGRAMS]

@@ -113,7 +113,9 @@ def run_equations(function: Function, args: Sequence[Data], primitive: Primitive
             params = [a for a in equation.inputs if type(a) is Value]
             results = [o for o in equation.outputs if o is not None]
             given = [x for a, x in zip(equation.inputs, inputs, strict=True) if type(a) is Value]
-            outputs = run_equations(Function(callee.name, params, list(callee.equations), results), given, primitive)
+            leaves = Function(callee.name, params, list(callee.equations), results)
+            found = iter(run_equations(leaves, given, primitive))
+            outputs = [None if o is None else next(found) for o in equation.outputs]
         elif type(callee) is Library or type(callee) is Local:
             outputs = run_equations(callee.body, inputs, primitive)
         else:

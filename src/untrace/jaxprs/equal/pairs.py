@@ -28,6 +28,17 @@ def paired_equations(original: Any, written: Any, expander: Expander | None = No
             stack += [((*place, number, i), x, y) for i, (x, y) in enumerate(inner)]
 
 
+class _Outside(Comparer):
+    """Compares equations by all but what stands inside the jaxprs that they hold, which are of the same types."""
+
+    def differing_param(self, ea: Any, eb: Any) -> str | None:
+        inner = jax_compat.jaxprs_in(ea), jax_compat.jaxprs_in(eb)
+        alike = len(inner[0]) == len(inner[1])
+        if not alike or any(self.interface(Side.of(a), Side.of(b)) for a, b in zip(*inner, strict=True)):
+            return "jaxpr"
+        return None if inner[0] else super().differing_param(ea, eb)
+
+
 def _level(comparer: Comparer, a: Side, b: Side) -> list[tuple[int, Any, Any]]:
     """The pairs of two jaxprs, without those inside their equations."""
     alike = len(a.invars) == len(b.invars)
@@ -35,11 +46,16 @@ def _level(comparer: Comparer, a: Side, b: Side) -> list[tuple[int, Any, Any]]:
         return [(i, ea, eb) for i, (ea, eb) in enumerate(zip(a.eqns, b.eqns, strict=True))]
     # The two may take what they close over in another order: which inputs are the same is found from the results.
     free = (frozenset(a.invars), frozenset(b.invars))
-    if alike:
-        found = _followed(comparer, a, b, (frozenset(), frozenset()))
-        if found.complete:
-            return _in_order(a, found)
-    return _in_order(a, _followed(comparer, a, b, free))
+    most: Pairing | None = None
+    # The proof may be of less than what is compared here, inside of some equations.
+    for one in (comparer, _Outside(comparer.expander, carries=True, sums=True)):
+        for either in ((frozenset[Any](), frozenset[Any]()), free) if alike else (free,):
+            found = _followed(one, a, b, either)
+            if found.complete:
+                return _in_order(a, found)
+            if most is None or len(found.paired) > len(most.paired):
+                most = found
+    return _in_order(a, most) if most is not None else []
 
 
 def _followed(comparer: Comparer, a: Side, b: Side, free: tuple[frozenset[Any], frozenset[Any]]) -> Pairing:
@@ -52,6 +68,8 @@ def _followed(comparer: Comparer, a: Side, b: Side, free: tuple[frozenset[Any], 
             pairing.pair_equations(ea, eb)
     pairing.todo += zip(a.outvars, b.outvars, strict=False)
     pairing.complete = pairing.run()
+    while not pairing.run():  # what does not fit is left out
+        pass
     return pairing
 
 
