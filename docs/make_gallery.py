@@ -31,7 +31,7 @@ Each text is proven, whatever it looks like. These are the programs whose texts 
 - **Pullbacks that cross a loop.** A pullback of `jax.vjp` that a `scan` or a `while` closes over is written out: JAX itself puts its residuals into the loop.
 - **Names of what was never named.** Most of what is inside an expression of yours gets the name of what it is (`total`, `difference`, `d_logits`); in long derivatives numbers follow: `d_total_4`.
 - **Sizes on which a program depends.** A Python loop over a length, or a decision on one, makes another program of each size. The text is written for that size and refuses the others.
-- **Time.** Writing takes about thirteen times as long as tracing, in the median, proof and all; long derivatives up to half a minute, the longest over one.
+- **Time.** Writing takes about twelve times as long as tracing, in the median, proof and all; long derivatives up to half a minute, the longest over one.
 """
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import math
+import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from work import lines_run
 
 import untrace
+from untrace._identity import IdentityMap
+from untrace.lift.naming.scopes import Scope
+from untrace.provenance.frames import Frame
 
 DENSITY, RATE, ATTACK = 2.0, 16_000, 5.0
 
@@ -128,3 +135,19 @@ def test_what_differs_from_call_to_call_is_no_number_of_the_module():
     d = untrace.decompile(bank)(jnp.arange(4.0))
     assert d.proof.level == "jaxpr", d.proof
     assert d.source.count("def peaking(") == 1 and "PEAKING" not in d.source, d.source
+
+
+def test_a_long_function_is_read_once(tmp_path):
+    """And not for each of its variables: a train step of some hundred lines took most of its time for that."""
+    path = tmp_path / "long_function.py"
+    path.write_text("def long(x):\n" + "".join(f"    a{i} = {i}.5 + 1\n" for i in range(400)) + "    return x * a7\n")
+    spec = importlib.util.spec_from_file_location("long_function", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+        scope = Scope.of((Frame(module.long.__code__, -1, False, IdentityMap()),))
+        assert ast.unparse(scope.meaning("a7")[0]) == "7.5 + 1"
+        assert lines_run(lambda: [scope.meaning(f"a{i}") for i in range(400)]) < 400 * 200
+    finally:
+        del sys.modules[spec.name]

@@ -198,7 +198,7 @@ class Scope:
         stored = _stored(definition).get(name, ())
         parameters = [a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
         if name not in parameters:
-            made = [part for n in _assignments(definition) for part in _assigned_to(n, stored)]
+            made = [part for n in _assignments(definition).get(name, ()) for part in _assigned_to(n, stored)]
             if len(stored) != 1 or len(made) != 1 or name in _filled(definition):
                 raise NoNumber
             return made[0], self
@@ -326,8 +326,14 @@ def _stored(definition: ast.AST) -> Mapping[str, Sequence[ast.Name]]:
 
 
 @functools.lru_cache(maxsize=512)
-def _assignments(definition: ast.AST) -> Sequence[ast.Assign]:
-    return [n for n in ast.walk(definition) if isinstance(n, ast.Assign)]
+def _assignments(definition: ast.AST) -> Mapping[str, Sequence[ast.Assign]]:
+    """The statements that give names values, by these."""
+    found: dict[str, list[ast.Assign]] = {}
+    for statement in [n for n in ast.walk(definition) if isinstance(n, ast.Assign)]:
+        targets = [n for target in statement.targets for n in ast.walk(target)]
+        for name in {n.id for n in targets if isinstance(n, ast.Name)}:
+            found.setdefault(name, []).append(statement)
+    return found
 
 
 def _assigned_to(statement: ast.Assign, stored: Sequence[ast.expr]) -> Iterator[ast.expr]:
