@@ -218,7 +218,7 @@ def intercepted_questions(note: Callable[[str], None]) -> Iterator[None]:
         return asked
 
     others = {name: noting(name, function) for name, function in plain.items()}
-    without: set[str] = set()  # modules that have none of them
+    without: set[str] = set()  # modules that have none of them, and are loaded
 
     def exchange(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         for place in [place for place in sys.modules if place not in without]:
@@ -228,7 +228,8 @@ def intercepted_questions(note: Callable[[str], None]) -> Iterator[None]:
                 if not names.keys().isdisjoint(_QUESTIONS):
                     names.update({name: new[name] for name in _QUESTIONS if names.get(name) is old[name]})
                     continue
-            without.add(place)
+            if type(module) is types.ModuleType:
+                without.add(place)
 
     exchange(plain, others)
     try:

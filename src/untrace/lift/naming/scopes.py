@@ -378,20 +378,19 @@ def _calls_of(source: str, function: str) -> Sequence[ast.Call]:
     return [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function]
 
 
-_found: weakref.WeakValueDictionary[str, ModuleType] = (
-    weakref.WeakValueDictionary()
-)  # the modules of files, as last seen
+# The modules of files, as last seen.
+_MODULES: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
 
 
 def _globals_of(frame: Frame) -> Mapping[str, object] | None:
     """What the names of a module mean; None for code of no module that Python knows."""
-    module = _found.get(frame.file)
+    module = _MODULES.get(frame.file)
     if module is None or sys.modules.get(module.__name__) is not module:
         modules = [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
         module = next((m for m in modules if getattr(m, "__file__", None) == frame.file), None)
         if module is None:
             return None
-        _found[frame.file] = module
+        _MODULES[frame.file] = module
     return vars(module)
 
 
