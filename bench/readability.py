@@ -1,6 +1,6 @@
 """Measures how much of what its author wrote comes back in a written module.
 
-    python bench/readability.py PATH_TO_ZOO [--only REGEX] [--style STYLE] [--keep DIR] [--json FILE] [--repeats N]
+    python bench/readability.py PATH_TO_ZOO [--only REGEX] [--style STYLE] [--lies] [--keep DIR] [--json FILE] [--repeats N]
 
 Each program of the zoo is traced and decompiled in a process of its own, N times; times are the medians. The figures come from the
 written *text* (by `ast` and `tokenize`) and the case's own source; what was alive while it was
@@ -35,6 +35,8 @@ are for cases whose code is in their file (`SOURCE = "self"`); the others are fo
              program of four equations has paid for imports and first uses of both (one of them is a Cholesky factor:
              JAX imports SciPy when it first lowers linear algebra). The machine must be quiet.
   cpu        The same in processor time of all threads (XLA compiles beside Python).
+
+With `--lies`, names that say of a value, a block or a function what is not so are counted and listed (see `_lies.py`).
 """
 
 from __future__ import annotations
@@ -108,6 +110,10 @@ def measure(options: dict[str, Any], record: Record) -> None:
     )
     times = {name: whole / part for name, whole, part in zip(("time", "cpu"), seconds, traced, strict=True)}
     record.put(style=style, text=result.source, proof=result.proof.level, seconds=seconds[0], **times)
+    if options["lies"]:
+        from _lies import lies
+
+        record.put(stage="lies", lies=lies(result, path))
 
 
 def where_derivative_is(fn: Any, jaxpr: Any) -> str:
@@ -445,6 +451,7 @@ def main() -> int:
     parser.add_argument("--only", help="a regular expression on file names")
     parser.add_argument("--style", default="idiomatic")
     parser.add_argument("--derivatives", help="auto, called or written")
+    parser.add_argument("--lies", action="store_true", help="count names that say what is not so, see _lies.py")
     parser.add_argument("--keep", type=Path, help="a folder for the written texts")
     parser.add_argument("--json", help="where to write everything measured")
     parser.add_argument("--repeats", type=int, default=1, help="how often each program is run; times are the medians")
@@ -458,7 +465,7 @@ def main() -> int:
         if not case.runs_here:
             continue
         settings = {"derivatives": options.derivatives} if options.derivatives else {}
-        child = {"path": str(case.path), "style": options.style, "settings": settings}
+        child = {"path": str(case.path), "style": options.style, "settings": settings, "lies": options.lies}
         runs = [
             run_child(__file__, child, options.seconds, devices=case.devices, x64=case.x64)
             for _ in range(options.repeats)
@@ -494,6 +501,11 @@ def main() -> int:
     for row in rows:
         if row["derivative"] == "inside":
             print(f"  {row['name']:30} {row['calls']} calls {'; '.join(row['notes'])}")
+    if options.lies:
+        told = [(row["name"], lie, row["text"]) for row in rows for lie in row.get("lies", ["0 not measured"])]
+        print(f"\nlies: {len(told)}")
+        for name, lie, text in told:
+            print(f"  {name:30} {lie:30} {[*text.split(chr(10)), ''][int(lie.split()[0]) - 1].strip()[:90]}")
     print()
     print("\n".join(verdicts(whole, failed)))
     return 1 if failed else 0

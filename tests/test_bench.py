@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+
+import untrace
+from untrace import Decompiled
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
@@ -332,3 +336,67 @@ def test_checks_of_c_see_faults(monkeypatch: pytest.MonkeyPatch, before: str, af
     else:
         assert "-Wfloat-conversion" in row["warnings"] and row["exports"] == ["spare"]
         assert any(found in first for _, first in row["findings"].values())
+
+
+LOSS = """
+import jax, jax.numpy as jnp
+
+def layer(w, x):
+    return jnp.tanh(x @ w)
+
+def loss(w, x):
+    hidden = layer(w, x)
+    scale = jnp.sum(hidden) + 1.0
+    return jnp.sum(hidden**2 / scale) + scale
+
+def build():
+    return jax.grad(loss), (jnp.ones((3, 2)), jnp.ones((4, 3)))
+"""
+
+
+@pytest.fixture(scope="module")
+def gradient(tmp_path_factory: pytest.TempPathFactory) -> tuple[Decompiled, str]:
+    """What is written of a gradient, and the file of the function that it is of."""
+    path = tmp_path_factory.mktemp("gradient") / "loss.py"
+    path.write_text(LOSS)
+    spec = importlib.util.spec_from_file_location("loss_of_the_lies", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    fn, args = module.build()
+    return untrace.decompile(fn)(*args), str(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kinds"),
+    [
+        ("", "", []),
+        ("scale =", "d_scale_7 =", ["cotangent"]),
+        ("scale =", "hidden_7 =", ["value"]),
+        ("d_hidden =", "hidden_7 =", ["value"]),
+        ("d_scale =", "scale_7 =", ["value"]),
+        ("# forward\n", "# backward\n", ["pass"]),
+        ("scale =", "a_name_that_ended_somewhere_ins =", []),
+        ("scale =", "a_name_that_ended_somewhere_in =", ["cut"]),
+    ],
+)
+def test_names_that_lie_are_counted(
+    common: ModuleType, gradient: tuple[Decompiled, str], old: str, new: str, kinds: list[str]
+) -> None:
+    from _lies import lies
+
+    d, path = gradient
+    assert old in d.source
+    told = SimpleNamespace(source=d.source.replace(old, new, 1), source_map=d.source_map)
+    assert [lie.split()[1] for lie in lies(told, path)] == kinds
+
+
+def test_a_function_of_another_name_lies(common: ModuleType, gradient: tuple[Decompiled, str]) -> None:
+    from _lies import lies
+
+    d, path = gradient
+    body = d.source.replace("def grad_loss(", "def layer(", 1)  # which has others' equations too
+    assert lies(SimpleNamespace(source=body, source_map=d.source_map), path) == []
+    away = [e for e in d.source_map if e.author is not None and e.author.function == "loss"]
+    found = lies(SimpleNamespace(source=body, source_map=away), path)
+    assert [lie.split()[1:] for lie in found] == [["function", "layer"]]

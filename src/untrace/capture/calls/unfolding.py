@@ -5,7 +5,7 @@ What comes is compared with the program that was captured, so that nothing about
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -113,7 +113,9 @@ class _Unfolder(jax_compat.JaxprRewriter):
             constvars += [var for var, _ in own]
             consts += [value for _, value in own]
             like = eqn.replace(invars=operands, outvars=outvars)
-            eqns += [*copies, *spliced(like, jax_compat.open_jaxpr(plain)[0], substitute)]
+            moved = spliced(like, jax_compat.open_jaxpr(plain)[0], substitute)
+            places = _tracebacks(eqn)
+            eqns += [*copies, *[_in_its_place(e, places) for e in moved]]
         if not changed:
             return closed
         outvars = jax_compat.substituted(jaxpr.outvars, substitute)
@@ -135,6 +137,22 @@ class _Unfolder(jax_compat.JaxprRewriter):
     def _mapped(self, eqn: Any) -> Any:
         params = {**eqn.params, "jaxpr": self.jaxpr(eqn.params["jaxpr"])}
         return jax_compat.trace_on_avals(lambda *xs: VMAP.impl(*xs, **params), [v.aval for v in eqn.invars], eqn.ctx)
+
+
+def _tracebacks(eqn: Any) -> set[Any]:
+    """Where the equations were made of what an equation maps or differentiates."""
+    found: set[Any] = set()
+    stack = [*jax_compat.jaxprs_in(eqn)]
+    for closed in stack:
+        for inner in jax_compat.open_jaxpr(closed)[0].eqns:
+            found.add(jax_compat.equation_source(inner)[0])
+            stack += jax_compat.jaxprs_in(inner)
+    return found - {None}
+
+
+def _in_its_place(eqn: Any, own: Container[Any]) -> Any:
+    """An equation of what was mapped or differentiated, with the author's place that it has there, and not that of the call."""
+    return jax_compat.before_it_moved(eqn) if jax_compat.inner_traceback(eqn) in own else eqn
 
 
 def body_of(

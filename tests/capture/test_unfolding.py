@@ -1,0 +1,34 @@
+"""Calls of mapped and differentiated functions, taken out of a jaxpr again."""
+
+import jax
+import jax.numpy as jnp
+
+from untrace import jax_compat
+from untrace.capture import function
+from untrace.capture.calls.unfolding import unfolded
+from untrace.driver.forms import with_calls_found
+from untrace.provenance.sites import Provenance
+
+
+def layer(w, x):
+    return jnp.tanh(x @ w)
+
+
+def loss(w, xs):
+    return jnp.mean(jax.vmap(layer, (None, 0))(w, xs) ** 2)
+
+
+def step(w, xs):
+    value, grads = jax.value_and_grad(loss)(w, xs)
+    return value, w - 0.1 * grads
+
+
+def test_what_is_mapped_in_what_is_differentiated_keeps_its_places():
+    captured = function.trace(step, (jnp.ones((3, 2)), jnp.ones((4, 3))), {}, note_calls=True, derivatives="called")
+    function.expand(captured)
+    with_calls = with_calls_found(captured, folds=True)
+    assert [e.primitive.name for e in jax_compat.open_jaxpr(with_calls)[0].eqns][0] == "value_and_grad"
+    places = Provenance()
+    eqns = jax_compat.open_jaxpr(unfolded(with_calls))[0].eqns
+    found = [(e.primitive.name, places.site(e).frame.function) for e in eqns]
+    assert {("tanh", "layer"), ("integer_pow", "loss")} <= set(found) and found[-1] == ("sub", "step")
