@@ -27,6 +27,7 @@ from typing import Any
 _NUMBER = re.compile(r"_\d+$")
 _LONGEST = 30
 _DERIVATIVES = frozenset("grad value_and_grad vjp jvp linearize jacfwd jacrev hessian linear_transpose".split())
+_TRANSFORMED = _DERIVATIVES | {"vmap", "scan", "while_loop", "fori_loop", "cond", "switch", "map", "checkpoint", "jit"}
 _Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -103,6 +104,8 @@ def lies(found: Any, path: str) -> list[str]:
     entries = [(e, _frames(e.equation, path)) for e in found.source_map if e.span is not None]
     backward = {e.path for e in found.source_map if e.backward}
     told: dict[tuple[int, str], None] = {}
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(re.findall(r"\w+", source))
+    words = {word for name in names if len(_NUMBER.sub("", name)) != _LONGEST for word in name.split("_")}
 
     def inside(node: Any) -> list[tuple[Any, list[tuple[int, str]]]]:
         return [
@@ -119,13 +122,20 @@ def lies(found: Any, path: str) -> list[str]:
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             kind = _of_variable(name, inside(node.value), author, backward)
+            if kind == "value" and any(_called(n) in _TRANSFORMED for n in ast.walk(node.value)):
+                kind = ""  # the calls around what JAX transforms are not kept
             if kind:
                 told[node.lineno, f"{kind} {name}"] = None
         if isinstance(node, ast.Name | ast.arg):
             name = node.id if isinstance(node, ast.Name) else node.arg
-            if len(_NUMBER.sub("", name)) == _LONGEST and not author.says(_NUMBER.sub("", name)):
+            if _is_cut(_NUMBER.sub("", name), words):
                 told[node.lineno, f"cut {name}"] = None
     return [f"{line} {what}" for line, what in sorted(told)]
+
+
+def _is_cut(name: str, words: Container[str]) -> bool:
+    """Whether a name that is as long as one may be ends in what is a word nowhere else."""
+    return len(name) == _LONGEST and name.rpartition("_")[2] not in words
 
 
 def _frames(eqn: Any, path: str) -> list[tuple[int, str]]:
