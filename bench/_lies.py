@@ -157,7 +157,9 @@ def _of_function(name: str, some: Any, author: _Author) -> str:
     name = _NUMBER.sub("", name)
     if name not in author.functions or not any(frames for _, frames in some):
         return ""
-    through = [e for e, frames in some if any(called == name for _, called in frames)]
+    if any(e.calls[0].function == name for e, _ in some):
+        return ""  # the entry, which is what was handed over
+    through = [e for e, _ in some if any(code.co_name == name for code in _codes(e.equation)[0])]  # a library's as well
     is_derivative = bool(through) and all(e.backward for e in through) and not author.functions[name]
     return "" if through and not is_derivative else "function"
 
