@@ -73,6 +73,7 @@ def c_value(dtype: np.dtype) -> Callable[..., object]:
 
 
 _LINE = 64  # bytes: where each block of memory begins
+_AGAIN = 1.0  # seconds that a call may take of a program that did not come to an end on other numbers
 
 
 class Prepared:
@@ -164,7 +165,7 @@ class Prepared:
 class Apart(Prepared):
     """The same in a process of its own, so that a loop without end, or a fault of ours, does not take this one with it.
 
-    Raises Endless where a call takes longer than `seconds`.
+    Raises Endless where a call takes longer than `seconds`, and where that was so once, sooner.
     """
 
     def __init__(self, program: CProgram, library: Path, seconds: float):
@@ -203,6 +204,7 @@ class Apart(Prepared):
         ready, _, _ = select.select([other.stdout], [], [], self._seconds)
         if not ready:
             self.close()
+            self._seconds = min(self._seconds, _AGAIN)
             raise Endless
         answer = other.stdout.readline().decode().strip()
         if not answer:
