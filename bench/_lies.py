@@ -10,7 +10,7 @@ in which pass, is on the map; a name that the map speaks against is a lie:
   primal      `h = ...` of what a backward pass computes where the author's own statement gives `h` its value: a cotangent
   value       `h = ...` of what came of no statement of the author's that binds an `h`, gives one to a function or returns it,
               and of no function of a library that has an `h`
-  cut         a name that ends in the middle of a word, for it would be too long
+  cut         a name as long as one may be that ends in what is a word nowhere else
 
 Numbers at the end of names (`x_2`) are aside.
 """
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 _NUMBER = re.compile(r"_\d+$")
-_LONGEST = 30
 _DERIVATIVES = frozenset("grad value_and_grad vjp jvp linearize jacfwd jacrev hessian linear_transpose".split())
 _TRANSFORMED = _DERIVATIVES | {"vmap", "scan", "while_loop", "fori_loop", "cond", "switch", "map", "checkpoint", "jit"}
 _Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -104,8 +103,10 @@ def lies(found: Any, path: str) -> list[str]:
     entries = [(e, _frames(e.equation, path)) for e in found.source_map if e.span is not None]
     backward = {e.path for e in found.source_map if e.backward}
     told: dict[tuple[int, str], None] = {}
+    from untrace._identifiers import LONGEST
+
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} | set(re.findall(r"\w+", source))
-    words = {word for name in names if len(_NUMBER.sub("", name)) != _LONGEST for word in name.split("_")}
+    words = {word for name in names if len(_NUMBER.sub("", name)) != LONGEST for word in name.split("_")}
 
     def inside(node: Any) -> list[tuple[Any, list[tuple[int, str]]]]:
         return [
@@ -128,14 +129,10 @@ def lies(found: Any, path: str) -> list[str]:
                 told[node.lineno, f"{kind} {name}"] = None
         if isinstance(node, ast.Name | ast.arg):
             name = node.id if isinstance(node, ast.Name) else node.arg
-            if _is_cut(_NUMBER.sub("", name), words):
+            bare = _NUMBER.sub("", name)
+            if len(bare) == LONGEST and bare.rpartition("_")[2] not in words:
                 told[node.lineno, f"cut {name}"] = None
     return [f"{line} {what}" for line, what in sorted(told)]
-
-
-def _is_cut(name: str, words: Container[str]) -> bool:
-    """Whether a name that is as long as one may be ends in what is a word nowhere else."""
-    return len(name) == _LONGEST and name.rpartition("_")[2] not in words
 
 
 def _frames(eqn: Any, path: str) -> list[tuple[int, str]]:

@@ -376,8 +376,8 @@ def gradient(tmp_path_factory: pytest.TempPathFactory) -> tuple[Decompiled, str]
         ("d_hidden =", "hidden_7 =", ["value"]),
         ("d_scale =", "scale_7 =", ["value"]),
         ("# forward\n", "# backward\n", ["pass"]),
-        ("scale =", "a_name_that_ended_with_a_scale =", []),
-        ("scale =", "a_name_that_ended_somewhere_in =", ["cut"]),
+        ("scale =", "a_name_that_is_long_and_ended_with_scale =", []),
+        ("scale =", "a_name_that_is_long_and_ended_with_scalx =", ["cut"]),
     ],
 )
 def test_names_that_lie_are_counted(

@@ -12,6 +12,8 @@ from c_texts import runs_clean, same, written
 from jax import lax
 
 import untrace
+from untrace.prove.execute import Endless
+from untrace.targets.c import compiled
 from untrace.targets.c.compiled import compiler
 
 
@@ -434,3 +436,19 @@ def test_the_command_line_writes_a_folder(tmp_path):
     assert "void softplus(const float x[restrict 3], float result[restrict 3])" in (out / "softplus.c").read_text()
     assert main(["write", f"{tmp_path}/model.py:softplus", "f32[3]", "--to", "c", "-o", str(out)]) != 0
     assert main(["write", f"{tmp_path}/model.py:softplus", "f32[3]", "--to", "c", "-o", str(out), "--force"]) == 0
+
+
+def test_a_program_that_did_not_end_once_is_waited_for_less(monkeypatch):
+    d = untrace.decompile(lambda x: jnp.sin(x), target="c")(np.ones(3, np.float32))
+    waited = []
+
+    def never_ready(reading, writing, failing, seconds):
+        waited.append(seconds)
+        return [], [], []
+
+    text = compiled.Apart(d.program, compiled.build(d.program), 10.0)
+    monkeypatch.setattr(compiled.select, "select", never_ready)
+    for _ in range(3):
+        with pytest.raises(Endless):
+            text(np.ones(3, np.float32))
+    assert waited[0] == 10.0 and waited[1] == waited[2] < 10.0

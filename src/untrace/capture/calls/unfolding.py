@@ -141,13 +141,8 @@ class _Unfolder(jax_compat.JaxprRewriter):
 
 def _tracebacks(eqn: Any) -> set[Any]:
     """Where the equations were made of what an equation maps or differentiates."""
-    found: set[Any] = set()
-    stack = [*jax_compat.jaxprs_in(eqn)]
-    for closed in stack:
-        for inner in jax_compat.open_jaxpr(closed)[0].eqns:
-            found.add(jax_compat.equation_source(inner)[0])
-            stack += jax_compat.jaxprs_in(inner)
-    return found - {None}
+    inside = [e for closed in jax_compat.jaxprs_in(eqn) for e in jax_compat.equations_in(closed)]
+    return {jax_compat.equation_source(e)[0] for e in inside} - {None}
 
 
 def _in_its_place(eqn: Any, own: Container[Any]) -> Any:

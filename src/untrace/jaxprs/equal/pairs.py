@@ -29,7 +29,7 @@ def paired_equations(original: Any, written: Any, expander: Expander | None = No
 
 
 class _Outside(Comparer):
-    """Compares equations by all but what stands inside the jaxprs that they hold, which are of the same types."""
+    """Compares equations that hold jaxprs by the types of these alone, and others as ever."""
 
     def differing_param(self, ea: Any, eb: Any) -> str | None:
         inner = jax_compat.jaxprs_in(ea), jax_compat.jaxprs_in(eb)
