@@ -259,12 +259,8 @@ def test_a_number_in_the_place_of_an_array():
         return [jax.value_and_grad(loss)(w, xs) for loss in (start_loss, residual_loss)]
 
     w = {"f": X[:2], "w": np.ones((6, 4), np.float32), "b": X[:, 0], "v": X[:, :1]}
-    is_call = jax.__version_info__ < (
-        0,
-        12,
-    )  # there a stack of numbers and arrays is a primitive, and comes back otherwise
-    text = written(step, w, X[:, 1], count=2 if is_call else 0)
-    assert not is_call or text.count("jax.value_and_grad(") == 2 and "jax.grad(" in text and "(w, 0.0, x)" in text
+    text = written(step, w, X[:, 1], count=2)
+    assert text.count("jax.value_and_grad(") == 2 and "jax.grad(" in text and "(w, 0.0, x)" in text
 
 
 def test_elements_that_no_one_reads():
