@@ -9,7 +9,7 @@ in which pass, is on the map; a name that the map speaks against is a lie:
   function    `def f` of which no equation came through the author's `f`, or none but those of its derivative
   primal      `h = ...` of what a backward pass computes where the author's own statement gives `h` its value: a cotangent
   value       `h = ...` of what came of no statement of the author's that binds an `h`, gives one to a function or returns it,
-              and of no function of a library that has an `h`
+              and of no function of a library that has an `h`; what a loop's body returns may be called as the loop's result
   cut         a name as long as one may be that ends in what is a word nowhere else
 
 Numbers at the end of names (`x_2`) are aside.
@@ -113,6 +113,7 @@ def lies(found: Any, path: str) -> list[str]:
             (e, f) for e, f in entries if any(node.lineno <= s.line and s.end_line <= node.end_lineno for s in e.calls)
         ]
 
+    results = set(_results_of_loops(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and (some := inside(node)):
             kind = _of_function(node.name, some, author)
@@ -123,7 +124,7 @@ def lies(found: Any, path: str) -> list[str]:
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             kind = _of_variable(name, inside(node.value), author, backward)
-            if kind == "value" and any(_called(n) in _TRANSFORMED for n in ast.walk(node.value)):
+            if kind == "value" and (node in results or any(_called(n) in _TRANSFORMED for n in ast.walk(node.value))):
                 kind = ""  # the calls around what JAX transforms are not kept
             if kind:
                 told[node.lineno, f"{kind} {name}"] = None
@@ -133,6 +134,20 @@ def lies(found: Any, path: str) -> list[str]:
             if len(bare) == LONGEST and bare.rpartition("_")[2] not in words:
                 told[node.lineno, f"cut {name}"] = None
     return [f"{line} {what}" for line, what in sorted(told)]
+
+
+def _results_of_loops(tree: ast.AST) -> Iterator[ast.Assign]:
+    """The assignments in functions that `while_loop` is handed of what it gives, in the last turn, under the same name."""
+    named: dict[str, set[str]] = {}  # the names of a loop's results, by its functions'
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _called(node.value) in ("while_loop", "fori_loop"):
+            bound = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            for argument in ast.walk(node.value):
+                named.setdefault(_word(argument), set()).update(bound)
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and isinstance(function.body[-1], ast.Return):
+            given = {_word(n) for n in ast.walk(function.body[-1])} & named.get(function.name, set())
+            yield from [n for n in function.body if isinstance(n, ast.Assign) and _word(n.targets[0]) in given]
 
 
 def _frames(eqn: Any, path: str) -> list[tuple[int, str]]:

@@ -7,7 +7,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jax.scipy
+import jax.scipy.cluster.vq
+import jax.scipy.fft
+import jax.scipy.signal
 import numpy as np
 import pytest
 from jax import lax, nn, random
@@ -254,6 +256,15 @@ WRITTEN = [
     (lambda x: jax.scipy.stats.norm.logpdf(x, 1.0, 2.0), (f32(3),), "jax.scipy.stats.norm.logpdf(x, loc=1.0, scale=2.0)"),
     (lambda x: jax.scipy.stats.gamma.logpdf(x, 2.0), (f32(3),), "jax.scipy.stats.gamma.logpdf(x, 2.0)"),
     (lambda x: jax.scipy.stats.beta.logpdf(x, 2.0, 3.0), (f32(3),), "jax.scipy.stats.beta.logpdf(x, 2.0, 3.0)"),
+    (lambda x: jax.scipy.stats.poisson.entropy(x), (f32(3),), "jax.scipy.stats.poisson.entropy(x)"),
+    (lambda x: jax.scipy.stats.truncnorm.logpdf(x, -1.0, 2.0), (f32(3),), "jax.scipy.stats.truncnorm.logpdf(x, -1.0, 2.0)"),
+    (lambda x, m, c: jax.scipy.stats.multivariate_normal.logpdf(x, m, c), (f32(3), f32(3), square(3)),
+     "jax.scipy.stats.multivariate_normal.logpdf(x, m, c)"),
+    (lambda x: special.ndtri(x), (f32(3),), "jax.scipy.special.ndtri(x)"),
+    (lambda x: jax.scipy.fft.idct(x), (f32(8),), "jax.scipy.fft.idct(x)"),
+    (lambda x: jnp.fft.fftshift(x, axes=0), (f32(8, 2),), "jnp.fft.fftshift(x, axes=0)"),
+    (lambda x: jax.scipy.signal.stft(x, nperseg=4), (f32(16),), "jax.scipy.signal.stft(x, nperseg=4)"),
+    (lambda x, y: jax.scipy.cluster.vq.vq(x, y), (f32(6, 3), f32(2, 3)), "jax.scipy.cluster.vq.vq(x, y)"),
     (lambda x: jnp.quantile(x, 0.3), (f32(3, 4),), "jnp.quantile(x, 0.3)"),
     (lambda x, y: jnp.diff(x, append=y), (f32(3, 4), f32(3, 1)), "jnp.diff(x, append=y)"),
     (lambda x, y: jnp.block([[x, x], [y, -y]]), (f32(3, 4), f32(2, 4)), "jnp.block([[x, x], [y, -y]])"),

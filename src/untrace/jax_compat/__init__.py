@@ -155,6 +155,7 @@ from untrace.jax_compat.public_paths import (
     is_internal_module,
     is_of_jax,
     other_homes,
+    public_function_at,
     public_function_named,
     public_functions,
     public_path,

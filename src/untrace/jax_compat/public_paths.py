@@ -156,8 +156,8 @@ _DISTRIBUTIONS = (
 # Those that a program does not import it does not call either: none is imported for the sake of looking.
 _FUNCTION_MODULES = (
     "jax.numpy", "jax.nn", "jax.random", "jax.lax", "jax.numpy.linalg", "jax.numpy.fft", "jax.nn.initializers",
-    "jax.scipy.special", "jax.scipy.linalg", "jax.scipy.signal", "jax.scipy.stats",
-    "jax.lax.linalg", "jax.image", "jax.ops", "jax", *[f"jax.scipy.stats.{name}" for name in _DISTRIBUTIONS],
+    "jax.scipy.special", "jax.scipy.linalg", "jax.scipy.signal", "jax.scipy.stats", "jax.scipy.fft", "jax.scipy.integrate",
+    "jax.scipy.ndimage", "jax.scipy.cluster.vq", "jax.lax.linalg", "jax.image", "jax.ops", "jax", *[f"jax.scipy.stats.{name}" for name in _DISTRIBUTIONS],
 )  # fmt: skip
 
 
@@ -204,6 +204,17 @@ def _public_functions(modules: tuple[str, ...]) -> IdentityMap[CodeType, tuple[s
                 found.setdefault(code, (path, name))
             function = getattr(function, "__wrapped__", None) or getattr(function, "fun", None)
     return found
+
+
+def public_function_at(place: tuple[str, int, str]) -> tuple[str, str] | None:
+    """("jax.scipy.stats.poisson", "entropy") of the function that stands there: a file, a line and its name."""
+    return _functions_by_place(_loaded_modules()).get(place)
+
+
+@functools.cache
+def _functions_by_place(modules: tuple[str, ...]) -> dict[tuple[str, int, str], tuple[str, str]]:
+    found = _public_functions(modules)
+    return {(code.co_filename, code.co_firstlineno, code.co_name): found[code] for code in found}
 
 
 def public_function_named(dotted: str) -> tuple[str, str] | None:

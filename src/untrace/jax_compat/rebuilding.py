@@ -85,16 +85,17 @@ def rebuilt_jaxpr(
     return new if closed is jaxpr else jex_core.ClosedJaxpr(new, [*old_consts, *consts])
 
 
-def as_bound(closed: Any) -> Any:
+def as_bound(closed: Any, converts: bool = False) -> Any:
     """A jaxpr in which what `jax.jit(inline=True)` has left, as most functions of `jax.numpy` are, is one call again.
 
     JAX 0.12 differentiates such a call by itself while a Python function is traced, and so adds up cotangents in another order
     than where its equations stand alone. On 0.10 that makes no difference. Numbers that such functions are given (`0.5 * x`)
-    are converted in both, which makes residuals of them: a loop around the pullback is handed those.
+    are converted in both, which makes residuals of them: a loop around the pullback is handed those. converts: whether those
+    of all other functions are, too, so that whatever a derivative rule computes with them is traced.
     Source: `_pjit_linearize` and `pjit_staging_rule`, jax/_src/pjit.py.
     """
     inline = getattr(getattr(jax, "Inline", None) or _inline_options(), "JAX_EARLY", None)
-    closed = _with_numbers_converted(closed)
+    closed = _with_numbers_converted(closed, converts)
     if inline is None:
         return closed
     jaxpr, _ = open_jaxpr(closed)
@@ -141,15 +142,15 @@ def _calls(jaxpr: Any) -> list[list[Any]]:
     return groups
 
 
-def _with_numbers_converted(closed: Any) -> Any:
+def _with_numbers_converted(closed: Any, every: bool) -> Any:
     """A jaxpr in which the numbers that functions like `jnp.multiply` were given are converted to the type that they have:
-    they are taken to be Python's. Those in functions of several equations are the function's own."""
+    they are taken to be Python's. Those in functions of several equations are the function's own, unless it is `every` one."""
     jaxpr, _ = open_jaxpr(closed)
     eqns: list[Any] = []
-    for group in _calls(jaxpr):
+    for group in [[e] for e in jaxpr.eqns] if every else _calls(jaxpr):
         eqn, *others = group
         invars = list(eqn.invars)
-        is_call = not others and any(map(_is_number, invars)) and _is_inlined(eqn)
+        is_call = not others and any(map(_is_number, invars)) and (every or _is_inlined(eqn))
         for place in [i for i, v in enumerate(invars) if is_call and _is_number(v)]:
             number = np.asarray(invars[place].val).item()
             like = _conversion(type(number), invars[place].aval.dtype, jax.dtypes.canonicalize_dtype(np.int64))

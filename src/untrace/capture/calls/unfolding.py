@@ -30,12 +30,15 @@ def unfolded(closed: Any) -> Any:
 
 def gives_back(plain: Any, calls: Any, expander: Expander) -> bool:
     """Whether a jaxpr with calls is a program that was captured, but for which numbers it hands to loops: what the author's
-    numbers were (Python's, NumPy's) decides whether a pullback holds them, and no jaxpr says so."""
+    numbers were (Python's, NumPy's) decides whether a pullback holds them, and whether a derivative rule that
+    adds two of them leaves an equation, and no jaxpr says so."""
     whole = unfolded(calls)
     if compare(plain, whole, expander).difference is None:
         return True
     inside = _NumbersInside()
-    return compare(inside.jaxpr(plain), inside.jaxpr(whole), expander).difference is None
+    if compare(inside.jaxpr(plain), inside.jaxpr(whole), expander).difference is None:
+        return True
+    return compare(plain, _Unfolder(converts=True).jaxpr(calls), expander).difference is None
 
 
 class _NumbersInside(jax_compat.JaxprRewriter):
@@ -50,7 +53,14 @@ class _NumbersInside(jax_compat.JaxprRewriter):
 
 
 class _Unfolder(jax_compat.JaxprRewriter):
-    """Unfolds jaxprs that may share parts, each once."""
+    """Unfolds jaxprs that may share parts, each once.
+
+    converts: whether the numbers in what is differentiated are converted first; what was made of it otherwise is made anew.
+    """
+
+    def __init__(self, converts: bool = False):
+        super().__init__()
+        self.converts = converts
 
     def rewritten(self, closed: Any) -> Any:
         return self._unfolded(closed, {})
@@ -154,10 +164,12 @@ def body_of(
     name: str, closed: Any, derivative: Derivative, avals: Sequence[Any], unfolder: _Unfolder | None = None
 ) -> WrittenOut:
     """What a call of the function `closed` comes to; traced once for the same object."""
-    if derivative.body is not None and derivative.body.jaxpr is closed:
+    unfolder = unfolder or _Unfolder()
+    if derivative.body is not None and derivative.body.jaxpr is closed and not unfolder.converts:
         return derivative.body
     signature = derivative.signature
-    function = jax.extend.core.jaxpr_as_fun(jax_compat.as_bound((unfolder or _Unfolder()).jaxpr(closed)))
+    bound = jax_compat.as_bound(unfolder.jaxpr(closed), unfolder.converts)
+    function = jax.extend.core.jaxpr_as_fun(bound)
     later: list[Any] = []
 
     def called(*inputs: Any) -> Sequence[Any]:

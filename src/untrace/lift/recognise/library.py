@@ -256,6 +256,14 @@ def named(name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def paths_of(closed: Any, name: str) -> tuple[str, ...]:
+    """Paths of the public functions that a jaxpr traced from a library function of this name may be of: that function itself
+    where it is public, and those that `named` has."""
+    place = jax_compat.function_place(closed)
+    own = jax_compat.public_function_at(place) if place is not None else None
+    return tuple(dict.fromkeys([*([] if own is None else [public(*own)]), *named(name)]))
+
+
 def is_public_rule(eqn: Any) -> bool:
     """Whether a `custom_jvp_call` is one of a public function of JAX, or inside one, which brings its rule: nobody has to
     write that."""

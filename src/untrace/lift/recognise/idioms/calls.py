@@ -6,12 +6,12 @@ The name of the call says which public function to try; what is static in it is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from untrace import jax_compat
 from untrace._identity import IdentityMap
-from untrace.ir.nodes import Equation, Literal, Value
+from untrace.ir.nodes import Constant, Equation, Literal, Value
 from untrace.lift.recognise import library, signatures
 from untrace.lift.recognise.engine import Guess, Matcher, idiom
 from untrace.lift.recognise.idioms.random import over_keys
@@ -77,30 +77,32 @@ def named_call(m: Matcher, equation: Equation) -> Iterator[Guess]:
     jaxpr = jax_compat.open_jaxpr(closed)[0]
     inputs = tuple(equation.inputs)
     ours = jax_compat.is_library_jaxpr(closed)  # else the name is the author's, and says nothing of the operands
+    paths = library.paths_of(closed, name) if ours else ()
     raw = tuple([m.through(a, "random_wrap") or a for a in inputs])  # what a person passes who uses raw keys
-    for operands in (inputs,) if raw == inputs else (raw, inputs):
+    own = tuple([a for a in inputs if type(a) is not Constant])  # the tables of a function are its own
+    for operands in dict.fromkeys((raw, inputs, own)):
         if name in _PLAIN:
             yield Guess(_PLAIN[name], operands)
             if any(type(a) is Literal and not a.aval.weak_type for a in operands):  # `x % jnp.uint32(128)`
                 yield Guess(_PLAIN[name], tuple([_typed(a) if type(a) is Literal else a for a in operands]))
         if not ours:
             continue
-        if name in _READERS:
+        if name in _READERS and operands is not own:
             for guess in _read(_READERS[name], m, equation, jaxpr):
                 swapped = [operands[inputs.index(a)] if a in inputs else a for a in guess.args]
                 yield Guess(guess.path, tuple(swapped), guess.kwargs)
         facts = signatures.Facts(jaxpr.eqns, [a.aval for a in operands], [v.aval for v in equation.origin.outvars])
-        for path in library.named(name):
+        for path in paths:
             yield from signatures.guesses(path, operands, facts)
         names = jax_compat.argument_names(jaxpr) or ()
-        for path in library.named(name):
+        for path in paths:
             yield from signatures.guesses_by_name(path, operands, names, facts)
     if ours:
-        yield from _derivatives(equation, name, closed)
-        yield from _mapped(equation, name, closed)
+        yield from _derivatives(equation, name, closed, paths)
+        yield from _mapped(equation, name, closed, paths)
 
 
-def _derivatives(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
+def _derivatives(equation: Equation, name: str, closed: Any, paths: Sequence[str]) -> Iterator[Guess]:
     """`jax.jvp(jnp.hypot, (x, y), (x_dot, y_dot))`: all the equations of a derivative that JAX has no rule for."""
     inputs = tuple(equation.inputs)
     primals, tangents = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
@@ -111,11 +113,11 @@ def _derivatives(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
     more = {len(t.aval.shape) - len(p.aval.shape) for p, t in zip(primals, tangents, strict=True)}
     kind = {0: "jvp", 1: "jvps"}.get(more.pop()) if len(more) == 1 else None
     if kind is not None:
-        for path in library.named(name):
+        for path in paths:
             yield Guess(f"{kind}.{path}", inputs, words=(name, f"{name}_dot"))
 
 
-def _mapped(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
+def _mapped(equation: Equation, name: str, closed: Any, paths: Sequence[str]) -> Iterator[Guess]:
     """`jax.vmap(jnp.interp)(x, xs, ys)`: a call that was batched, of a function that takes no axis of its own for that."""
     inputs, outputs = equation.inputs, [v.aval for v in equation.origin.outvars]
     if name in _BROADCAST or not all(map(jax_compat.is_shaped_array, [*outputs, *[a.aval for a in inputs]])):
@@ -127,7 +129,7 @@ def _mapped(equation: Equation, name: str, closed: Any) -> Iterator[Guess]:
     if not size or not places or some < _SHORT:
         return
     jaxpr = jax_compat.open_jaxpr(closed)[0]
-    paths = [_PLAIN[name]] if name in _PLAIN else library.named(name)
+    paths = [_PLAIN[name]] if name in _PLAIN else paths
     for mapped in [places, *([p] for p in places if len(places) > 1)]:
         ones = tuple([Value(_element(a.aval)) if i in mapped else a for i, a in enumerate(inputs)])
         given = [_element(a) if a.shape[:1] == size else a for a in outputs]

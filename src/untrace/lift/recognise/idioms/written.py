@@ -74,9 +74,14 @@ def _is_of(m: Matcher, place: int, site: Site) -> bool:
     return other is site or (
         other is not None
         and other.frames == site.frames
-        and other.scopes == site.scopes
         and other.library == site.library
+        and _passes(other) == _passes(site)
     )
+
+
+def _passes(site: Site) -> list[str]:
+    """The derivatives that a place is in. What a function maps or names inside is its own."""
+    return [s for s in site.scopes if s in ("jvp()", "transpose()")]
 
 
 def _several(m: Matcher, equation: Equation) -> Iterator[Guess]:
@@ -110,7 +115,16 @@ def _single(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield from _guesses(m, *call, [equation])
 
 
-FIRST.append(_several)
+def _around(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """The call that left one call of a function with another name: `jnp.fft.fftshift`, which rolls."""
+    if equation.callee.name not in ("jit", "pjit"):
+        return
+    call = call_of(m, equation)
+    if call is not None and call[0] not in library.named(str(equation.origin.params.get("name") or "")):
+        yield from _guesses(m, *call, [equation])
+
+
+FIRST += [_several, _around]
 LAST.append(_single)
 
 
@@ -124,7 +138,7 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
                 inputs[atom] = None
             elif type(atom) is Constant:
                 constants[atom] = None
-    if len(inputs) + len(constants) > _MOST_INPUTS:
+    if len(inputs) > _MOST_INPUTS:
         return
     anchors = [e for e in group if any(o is not None and m.is_used_outside(o, group) for o in e.outputs)]
     if not anchors or anchors[-1] is not group[-1]:
@@ -155,7 +169,9 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
             )
         return
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
-    orders = [[*inputs, *constants], *([[*inputs]] if constants else [])]
+    orders = [[*inputs, *constants]] if len(inputs) + len(constants) <= _MOST_INPUTS else []
+    if constants:  # they may be the function's own
+        orders.append([*inputs])
     if len(inputs) == 1 and not constants and len(group[-1].inputs) == 2:  # `jnp.vdot(x, x)`
         orders.append([*inputs, *inputs])
     for operands in orders:
