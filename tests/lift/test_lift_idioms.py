@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.cluster.vq
 import jax.scipy.fft
+import jax.scipy.ndimage
 import jax.scipy.signal
 import numpy as np
 import pytest
@@ -265,6 +266,13 @@ WRITTEN = [
     (lambda x: jnp.fft.fftshift(x, axes=0), (f32(8, 2),), "jnp.fft.fftshift(x, axes=0)"),
     (lambda x: jax.scipy.signal.stft(x, nperseg=4), (f32(16),), "jax.scipy.signal.stft(x, nperseg=4)"),
     (lambda x, y: jax.scipy.cluster.vq.vq(x, y), (f32(6, 3), f32(2, 3)), "jax.scipy.cluster.vq.vq(x, y)"),
+    (lambda x: jnp.nonzero(x > 0.5, size=3)[0], (f32(6),), "jnp.nonzero(x > 0.5, size=3)[0]"),
+    (lambda x: jnp.where(x > 0.5, size=3)[0], (f32(6),), "jnp.where(x > 0.5, size=3)[0]"),
+    (lambda x: jnp.histogram(x, bins=4)[1], (f32(6),), "jnp.histogram(x, bins=4)[1]"),
+    (lambda x, y: jnp.select([x < 0.3, x < 0.6], [x, y], 0.0), (f32(6), f32(6)), "jnp.select([x < 0.3, x < 0.6], [x, y], 0.0)"),
+    (lambda x, y: jnp.select([x > y], [x]), (f32(6), f32(6)), "jnp.select([x > y], [x], 0.0)"),
+    (lambda x, y, z: jax.scipy.ndimage.map_coordinates(x, [y, z], order=1), (f32(3, 4), f32(5), f32(5)),
+     "jax.scipy.ndimage.map_coordinates(x, [y, z], 1)"),
     (lambda x: jnp.quantile(x, 0.3), (f32(3, 4),), "jnp.quantile(x, 0.3)"),
     (lambda x, y: jnp.diff(x, append=y), (f32(3, 4), f32(3, 1)), "jnp.diff(x, append=y)"),
     (lambda x, y: jnp.block([[x, x], [y, -y]]), (f32(3, 4), f32(2, 4)), "jnp.block([[x, x], [y, -y]])"),

@@ -84,6 +84,9 @@ def spelled(w: Writer, path: str, args: Sequence[Expr], kwargs: Sequence[tuple[s
         return Binary(args[0], _BINARY[rest], args[1])
     if kind == "attribute":
         return Attribute(args[0], rest)
+    if kind == "item":
+        place, _, path = rest.partition(".")
+        return Subscript(spelled(w, path, args, kwargs), Text(place))
     if kind == "method" and _is_number(args[0]):  # Python's own numbers have no such methods
         w.module.modules.add(w.module.namespace)
         if rest == "astype" and args[1].flat() == f"{w.module.namespace}.float32" and "." in args[0].flat():

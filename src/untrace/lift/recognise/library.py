@@ -7,6 +7,7 @@
     unpack, unpack.1.2                    `a, b, c = x`: the parts of an array along its first axis, or those of these places
     sparse.matmul, sparse.todense         `@` and a method of a BCOO matrix; arguments its data, indices and shape, and the rest
     sparse.bcoo_dot_general               the function of that name, with the same arguments
+    item.0.jnp.nonzero                    the part of that place of what the function of that path gives
     vmap.jax.random.normal                `jax.vmap` of the function of that path; its first argument says which of the others
                                           have the axis
     jvp.jnp.hypot                         `jax.jvp` of the function of that path; arguments the primals, then as many tangents
@@ -22,6 +23,7 @@ A printer spells them its own way; here is only what they do.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import operator
@@ -70,6 +72,10 @@ def resolve(path: str) -> Callable[..., Any] | None:
         return lambda x: tuple([part for place, part in enumerate(x) if places is None or place in places])
     if kind == "sparse":
         return functools.partial(_of_sparse, rest)
+    if kind == "item":
+        place, _, path = rest.partition(".")
+        inner = resolve(path)
+        return None if inner is None else lambda *args, **kwargs: inner(*args, **kwargs)[int(place)]
     if kind == "vmap":
         inner = resolve(rest)
         return None if inner is None else lambda mapped, *args, **kwargs: _mapped(inner, mapped, args, kwargs)
@@ -95,7 +101,7 @@ def resolve(path: str) -> Callable[..., Any] | None:
 
 def makes_arrays(path: str) -> bool:
     """Whether the function of a path makes arrays of the numbers that it is given."""
-    return path.partition(".")[0] in ("jnp", "jax", "vmap")
+    return path.partition(".")[0] in ("jnp", "jax", "vmap", "item")
 
 
 ASSOCIATIVE_SCAN = "lax.associative_scan"
@@ -173,13 +179,14 @@ class Facts:
     """What is known of a function without tracing it, so that a guess need not be traced to be wrong.
 
     `call`: the name of the one call that it leaves in a trace. `bare`: whether it returns one array, `several`: whether it
-    returns some. `plain`: the places of arguments that are no arrays. `least`: of how many arguments it takes; `most`: of
+    returns some, `parts`: whether it may. `plain`: the places of arguments that are no arrays. `least`: of how many arguments it takes; `most`: of
     those without a name; `names`: its parameters that may be named. None: any.
     """
 
     call: str | None = None
     bare: bool = False
     several: bool = False
+    parts: bool = False
     plain: tuple[int, ...] = ()
     least: int = 0
     most: int | None = None
@@ -205,6 +212,8 @@ def facts(path: str) -> Facts:
     if root == "vmap":  # its first argument says what is mapped: the others' places are not those of the function
         inside = facts(rest)
         return Facts(inside.call, inside.bare, inside.several)
+    if root == "item":
+        return dataclasses.replace(facts(rest.partition(".")[2]), several=False)
     # The signature of a builtin is a text that `inspect` would have to parse.
     if root == "operator" or root not in _ROOTS:
         return Facts()
@@ -221,6 +230,7 @@ def facts(path: str) -> Facts:
         call,
         returns == "Array" or returns is jax.Array,
         isinstance(returns, str) and returns.startswith(("tuple[", "list[")),
+        returns is known.empty or isinstance(returns, str) and ("tuple[" in returns or "list[" in returns),
         tuple([i for i, p in enumerate(placed) if _takes_no_array(p, path)]),
         sum(p.default is p.empty and p.kind not in several for p in parameters),
         None if inspect.Parameter.VAR_POSITIONAL in kinds else len(placed),

@@ -187,7 +187,7 @@ _ARRAYS_TOO = frozenset(
 _NAMED_ARRAYS = frozenset(
     {"p", "where", "weights", "b", "mask", "bias", "initial", "fill_value", "fweights", "aweights"}
 )
-_LISTS = frozenset({"arrays", "tup", "seq", "operands"})
+_LISTS = frozenset({"arrays", "tup", "seq", "operands", "coordinates"})
 # What an option must be to leave the equations that there are, where they tell.
 _TOLD: dict[str, Callable[[Facts], bool | None]] = {
     "approximate": lambda f: False if f.has("erf", "erfc") else True if f.has("tanh") else None
@@ -364,6 +364,10 @@ def _bound(
             and (required or name not in _NAMED_ARRAYS)
             and parameter.kind is not parameter.KEYWORD_ONLY
         ):
+            if name in _LISTS:
+                args.append(left)
+                left = []
+                continue
             if name in _INTEGERS and not jax.numpy.issubdtype(left[0].aval.dtype, np.integer):
                 return None
             args.append(left.pop(0))

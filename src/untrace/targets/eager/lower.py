@@ -208,7 +208,7 @@ class _Lowering:
         self.function(body)
         self.around.pop()
         body.name = body.name or name
-        if name.startswith(("jnp.", "jax.", "lax.", "method.", "at.", "attribute.", "operator.", "vmap.")):
+        if name.startswith(("jnp.", "jax.", "lax.", "method.", "at.", "attribute.", "operator.", "vmap.", "item.")):
             body.name = name.rpartition(".")[2]
         live = [o for o in equation.outputs if o is not None]
         inside_library = len(self.in_library) > 1  # whose own functions say no more than they do

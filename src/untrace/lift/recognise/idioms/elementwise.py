@@ -155,6 +155,20 @@ def _clamp(m: Matcher, equation: Equation) -> Iterator[Guess]:
     yield Guess("lax.clamp", (low, x, high))
 
 
+@idiom("select_n")
+def _select(m: Matcher, equation: Equation) -> Iterator[Guess]:
+    """`jnp.select`: the case of the first condition that holds, which are stacked below one that never does."""
+    which, *cases = equation.inputs
+    first = m.producer(which, "argmax")
+    stacked = m.producer(first.inputs[0], "concatenate", "stack") if first is not None else None
+    if stacked is None or len(stacked.inputs) != len(cases):
+        return
+    conditions = [m.through(a, "broadcast_in_dim") or a for a in stacked.inputs[1:]]
+    default, *choices = [m.through(a, "broadcast_in_dim") or a for a in cases]
+    yield Guess("jnp.select", (conditions, choices, default))
+    yield Guess("jnp.select", (conditions, cases[1:], default))
+
+
 @idiom("select_n", small=True)
 def _where(m: Matcher, equation: Equation) -> Iterator[Guess]:
     which, *cases = equation.inputs

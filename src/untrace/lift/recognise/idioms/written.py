@@ -22,6 +22,7 @@ from untrace.provenance.sites import Site
 # A call that leaves more equations than this is a whole algorithm, which the first guess finds or none.
 _MOST_EQUATIONS = 100
 _MOST_INPUTS = 4
+_MOST_PARTS = 3  # of what a call gives, one of which is all that is read
 # Products of which one equation says less than the call: that is the same for arrays of any rank.
 _PRODUCTS = frozenset("einsum vdot inner tensordot".split())
 # Functions for which there is an operator.
@@ -168,6 +169,8 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
                 {**given, **{"precision": p.name.lower() for p in facts.params("precision")}},  # noqa: B035
             )
         return
+    is_part = len(anchors) == len(group[-1].outputs) == 1 and library.facts(path).parts
+    parts = [f"item.{place}." for place in range(_MOST_PARTS if is_part else 0)]
     whole = list(itertools.permutations(anchors)) if 1 < len(anchors) < 4 else [tuple(anchors)]
     orders = [[*inputs, *constants]] if len(inputs) + len(constants) <= _MOST_INPUTS else []
     if constants:  # they may be the function's own
@@ -181,6 +184,8 @@ def _guesses(m: Matcher, path: str, site: Site, group: Sequence[Equation]) -> It
                 found = signatures.guesses(path, order, facts, known)
                 for guess in found if list(order) == operands else itertools.islice(found, 6):
                     made = guess if operands else _by_place(guess, site)
+                    for part in parts:
+                        yield Guess(part + made.path, made.args, made.kwargs)
                     for several in whole:
                         yield Guess(made.path, made.args, made.kwargs, several if len(several) > 1 else ())
 
