@@ -157,7 +157,8 @@ _DISTRIBUTIONS = (
 _FUNCTION_MODULES = (
     "jax.numpy", "jax.nn", "jax.random", "jax.lax", "jax.numpy.linalg", "jax.numpy.fft", "jax.nn.initializers",
     "jax.scipy.special", "jax.scipy.linalg", "jax.scipy.signal", "jax.scipy.stats", "jax.scipy.fft", "jax.scipy.integrate",
-    "jax.scipy.ndimage", "jax.scipy.cluster.vq", "jax.lax.linalg", "jax.image", "jax.ops", "jax", *[f"jax.scipy.stats.{name}" for name in _DISTRIBUTIONS],
+    "jax.scipy.ndimage", "jax.scipy.cluster.vq", "jax.lax.linalg", "jax.image", "jax.ops", "jax",
+    *[f"jax.scipy.stats.{name}" for name in _DISTRIBUTIONS],
 )  # fmt: skip
 
 
