@@ -28,6 +28,7 @@ class Importer(Protocol):
     """What a rule asks of who imports its equation (`jaxpr.Importer`)."""
 
     rules: dict[Any, CustomRule]
+    rule_notes: list[str]  # what was noted of rules
     expander: Expander
     keeps_calls: bool
     keeps_maps: bool
@@ -202,19 +203,26 @@ def _bodies(eqn: Any) -> list[tuple[Any, Sequence[Any]]]:
 def _guarded(importer: Importer, name: str, kind: str, trace: Callable[[], Any] | None) -> Any:
     """The result of `trace`, or None with a note: a rule is user code, and may refuse to be traced on its own."""
     if trace is None:
-        importer.note(
-            f"derivative rules are written {MAX_DEPTH} deep: differentiating more often through {name} raises an error"
+        _note(
+            importer,
+            f"derivative rules are written {MAX_DEPTH} deep: differentiating more often through {name} raises an error",
         )
         return None
     try:
         return trace()
     except Exception as error:  # user code: anything may be raised
         first_line = (str(error).strip().splitlines() or [""])[0][:200]
-        importer.note(
+        _note(
+            importer,
             f"the {kind} rule of {name} could not be traced by itself ({type(error).__name__}: {first_line}); "
-            "it is left out, so differentiating through it raises an error"
+            "it is left out, so differentiating through it raises an error",
         )
         return None
+
+
+def _note(importer: Importer, sentence: str) -> None:
+    importer.note(sentence)
+    importer.rule_notes.append(sentence)
 
 
 def pallas_call(importer: Importer, eqn: Any) -> Mapping[str, Any]:

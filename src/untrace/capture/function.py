@@ -418,6 +418,7 @@ def program_of(
         entry,
         signature,
         tuple(importer.notes),
+        importer.rule_notes,
         numbers=captured.numbers,
         idle=captured.idle,
         provenance=captured.provenance,

@@ -120,6 +120,7 @@ class Importer:
         self._later: deque[tuple[int, Callable[[bool], None]]] = deque()
         self._depth = 0
         self._notes: list[str] = []
+        self.rule_notes: list[str] = []  # those of derivative rules
         self._program: Any = None
         self._jitted: dict[Any, list[Any]] = {}  # jaxprs of jitted functions, by their types
         self._copies: dict[Any, list[Any]] = {}  # those in conditions that may be copies of others

@@ -23,6 +23,7 @@ from untrace.driver.forms import Form, Plain, forms_of, is_run, repeated_pullbac
 from untrace.ir.bodies import forget_trees, has_trees
 from untrace.ir.nodes import Equation, Function, Program, walk_functions
 from untrace.ir.passes import ALL, NONE, Course, is_strict
+from untrace.ir.structured import CustomRule
 from untrace.jaxprs.equal.comparer import SUMS
 from untrace.lift import lift
 from untrace.lift.adjoint.addends import Addend, with_addends
@@ -447,20 +448,22 @@ class Attempt:
 
     def _notes(self) -> tuple[str, ...]:
         """What a person should know of the text: those of the program, and which derivatives are not calls in it."""
-        captured, options = self.captured, self.options
+        captured, options, notes = self.captured, self.options, self.program.notes
+        if not any(type(e.callee) is CustomRule for f in walk_functions(self.program.entry) for e in f.equations):
+            notes = tuple([note for note in notes if note not in self.program.rule_notes])
         kept = len(captured.called.kept) if captured.called is not None and self.form.folds else 0
         if options.derivatives == "written" or options.style == "exact":
-            return self.program.notes
+            return notes
         if not options.prove or captured.function is None:
             if captured.summary or not jax_compat.is_differentiated(captured.jaxpr):
-                return self.program.notes
+                return notes
             why = "a jaxpr has no calls" if captured.function is None else "calls are found with a proof only"
-            return (*self.program.notes, f"derivatives are written out: {why}")
+            return (*notes, f"derivatives are written out: {why}")
         if captured.taken == kept:
-            return self.program.notes
+            return notes
         note = f"{captured.taken - kept} of {captured.taken} derivatives that it asks for are written out: as calls they did "
         return (
-            *self.program.notes,
+            *notes,
             note + "not give the program back, or a library's own primitives are differentiated",
         )
 

@@ -15,11 +15,12 @@ shared by identity is one Function, so sharing survives every pass and is printe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, final
 
 from untrace.ir.facts import NOTHING, FunctionFacts, ProgramFacts, Selected, Transposed
+from untrace.ir.signatures import MapSignature
 from untrace.ir.types import Aval, EntrySignature, Jaxpr, Origin, Parameter, PrimitiveObject, PyTree, Sources
 from untrace.ir.values import Atom as Atom
 from untrace.ir.values import Constant as Constant
@@ -165,12 +166,12 @@ class Library:
     target without this function can write that.
 
     `function`: the author's function that it is called with (`lax.associative_scan`, `cg`), None where it takes none;
-    `closed`: how many of the equation's first inputs that closes over. Of a call of `jax.vjp` (`vjp.jnp.linalg.qr`):
-    `auxiliary` is which of the two results is no differentiated one, None where both are; `own_tuple` says that the
-    function gives a tuple of a class of its own.
+    `closed`: how many of the equation's first inputs that closes over; `signature`: its trees, where it takes some.
+    Of a call of `jax.vjp` (`vjp.jnp.linalg.qr`): `auxiliary` is which of the two results is no differentiated one, None
+    where both are; `own_tuple` says that the function gives a tuple of a class of its own.
     """
 
-    __slots__ = ("name", "args", "kwargs", "body", "function", "closed", "auxiliary", "own_tuple")
+    __slots__ = ("name", "args", "kwargs", "body", "function", "closed", "signature", "auxiliary", "own_tuple")
 
     def __init__(self, name: str, args: Sequence[Parameter], kwargs: Mapping[str, Parameter], body: Function):
         self.name = name
@@ -179,6 +180,7 @@ class Library:
         self.body = body
         self.function: Function | None = None
         self.closed = 0
+        self.signature: MapSignature | None = None
         self.auxiliary: int | None = None
         self.own_tuple = False
 
@@ -463,7 +465,8 @@ class SizeNumbers:
 class Program:
     """A captured program: what to write, and under which signature.
 
-    `notes` are sentences for the proof (what was expanded, which callable became a parameter). `numbers`: those that follow
+    `notes` are sentences for the proof (what was expanded, which callable became a parameter); `rule_notes`: those of them that
+    are of derivative rules. `numbers`: those that follow
     the sizes of the inputs; None where the sizes are the example's own. `idle`: the traced arguments (positional, keyword)
     with other static fields, on which the program does not depend. `provenance`: where equations came from
     (`provenance.sites`), once somebody asked. `facts`: what passes know of it. `capture_rest`: captures what was put off of
@@ -473,6 +476,7 @@ class Program:
     entry: Function
     signature: EntrySignature
     notes: tuple[str, ...] = ()
+    rule_notes: Collection[str] = ()
     where: str = ""
     facts: ProgramFacts = field(default_factory=ProgramFacts)
     numbers: SizeNumbers | None = None

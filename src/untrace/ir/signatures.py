@@ -29,13 +29,17 @@ class MapSignature:
     """What a mapped function takes and gives: pytrees for one element, `(args, kwargs)` and the result.
 
     closed: how many values it closes over, which are the first parameters of its jaxpr. name: of its class, if it is
-    an object that is called.
+    an object that is called. names: of its parameters, where no jaxpr has them.
     """
 
     args: Arguments
     out: PyTree
     closed: int
     name: str
+    names: tuple[str, ...] = ()
+
+    def split(self, leaves: Sequence[Data]) -> Arguments:
+        return jax.tree.unflatten(jax.tree.structure(self.args), list(leaves))
 
     def stands_alone(self, operands: Sequence[Atom]) -> bool:
         """Whether it can be a function of the module, which knows the arrays that it closes over."""

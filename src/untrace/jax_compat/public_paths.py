@@ -34,7 +34,8 @@ _ALIASES = {
 IMPORTS: Mapping[str, str] = {
     "jax": "import jax", "jnp": "import jax.numpy as jnp", "np": "import numpy as np", "lax": "from jax import lax",
     "pl": "from jax.experimental import pallas as pl", "pltpu": "from jax.experimental.pallas import tpu as pltpu",
-    "sparse": "from jax.experimental import sparse", "PartitionSpec": "from jax.sharding import PartitionSpec",
+    "sparse": "from jax.experimental import sparse", "ode": "from jax.experimental import ode",
+    "PartitionSpec": "from jax.sharding import PartitionSpec",
 }  # fmt: skip
 # Those of them that are imported for nothing but their names.
 ALIASES = frozenset({"jnp", "np", "lax"})

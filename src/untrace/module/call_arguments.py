@@ -55,7 +55,10 @@ def arguments_of(signature: CallSignature, body: Function) -> list[Argument]:
     for key, example, places in arguments_at(signature.args, signature.closed):
         if not places:
             continue
-        name = key if type(key) is str else words[places[0]][0]
+        if type(key) is str:
+            name = key
+        else:
+            name = words[places[0]][0] if body.jaxpr is not None else signature.names[int(key)]
         found.append(Argument(key, example, list(places), identifier(name or "x", "x")))
     return found
 

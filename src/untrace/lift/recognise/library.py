@@ -12,6 +12,7 @@
                                           have the axis
     jvp.jnp.hypot                         `jax.jvp` of the function of that path; arguments the primals, then as many tangents
     jvps.jnp.hypot                        the same for several tangents, along their first axis
+    ode.odeint                            the integrator of `jax.experimental.ode`
     primitive.reduce_window_max           the primitive of that name; keyword arguments its parameters
     vjp.jnp.var                           `jax.vjp` of the function of that path, and the call of what it gives back; arguments
                                           which of the inputs vary, the function's own, the cotangents (None for the one
@@ -85,6 +86,10 @@ def resolve(path: str) -> Callable[..., Any] | None:
     if kind == "primitive":
         primitive = getattr(lax, f"{rest}_p", None)
         return None if primitive is None else primitive.bind
+    if kind == "ode":
+        from jax.experimental import ode  # few programs need it
+
+        return getattr(ode, rest, None)
     if kind == "transpose":
         inner = resolve(rest)
         return None if inner is None else functools.partial(_transposed, inner)

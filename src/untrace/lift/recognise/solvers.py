@@ -17,9 +17,11 @@ from untrace import jax_compat
 from untrace.ir.callees import callee_of, output_of
 from untrace.ir.evaluate import bound_again
 from untrace.ir.nodes import Equation, Function, Library, Literal, Program, Slot, While, walk_functions
+from untrace.ir.passes import is_strict
 from untrace.lift.naming.names import provenance_of
 from untrace.lift.naming.words import clean
 from untrace.lift.recognise.engine import Lifter, Matcher
+from untrace.lift.recognise.integrators import is_integrator, lift_integrator
 from untrace.lift.recognise.library import resolve
 from untrace.lift.recognise.patterns import Pattern, as_pattern
 from untrace.lift.recognise.scalars import python_scalar
@@ -37,12 +39,19 @@ def find_solvers(program: Program, refused: frozenset[JaxprEqn] = frozenset()) -
     lifter = None
     for function in walk_functions(program.entry):
         found = [(e, name) for e in function.equations for name in [_solver(e)] if name]
-        if not found:
+        integrators = [e for e in function.equations if is_integrator(e)]
+        if not found and not integrators:
             continue
         lifter = lifter or Lifter(refused, program.facts.own, provenance=provenance_of(program))
         matcher = Matcher(lifter, function)
         for equation, name in found:
             _lift(matcher, equation, name)
+        for equation in integrators:
+            try:
+                lift_integrator(matcher, equation)
+            except Exception:  # of another JAX it may look otherwise
+                if is_strict():
+                    raise
         matcher.finish(function)
     return program
 

@@ -10,6 +10,7 @@ from untrace._identifiers import identifier
 from untrace.ir.callees import callee_of
 from untrace.ir.nodes import Equation, Function, Library, Slot
 from untrace.lift.recognise.library import ASSOCIATIVE_SCAN, OF_MATRIX
+from untrace.module.call_arguments import arguments_of, function_of, passed
 from untrace.module.library_calls import argument, arguments, spelled
 from untrace.module.rules import DECLINE, Groups
 from untrace.python.tree import Attribute, Binary, Call, Expr, Lambda, Name, Subscript, Text, Tuple
@@ -23,6 +24,8 @@ def library_call(w: Any, equation: Equation, operands: Sequence[Expr]) -> Expr |
     """The expression of an equation whose callee is a Library function. Raises Unwritable."""
     callee = callee_of(equation, Library)
     if callee.function is not None:
+        if callee.signature is not None:
+            return _integrator(w, callee, callee.function, operands)
         write = _associative_scan if callee.name == ASSOCIATIVE_SCAN else _solver
         return write(w, callee, callee.function, operands)
     kind, _, rest = callee.name.partition(".")
@@ -192,18 +195,29 @@ def _associative_scan(w: Any, callee: Library, combine: Function, operands: Sequ
     return Call(callee.name, [function, group(operands)], kwargs)
 
 
-def _solver(w: Any, callee: Library, matvec: Function, operands: Sequence[Expr]) -> Expr:
+def _solver(w: Any, callee: Library, function: Function, operands: Sequence[Expr]) -> Expr:
     """`jax.scipy.sparse.linalg.cg(matvec, b)[0]`, its function defined before it."""
     from untrace.ir.scans import used_values
     from untrace.module.nested import Body, argument_words, hint_of
 
     closed = callee.closed
-    body = Body(w, matvec, "matvec", zip(matvec.params[:closed], operands[:closed], strict=True))
-    (value,) = matvec.params[closed:]
-    ((_, word),) = argument_words(matvec, closed)
-    body.parameter([value], [hint_of(value) or word or "x"], "x", used_values(matvec))
-    body.writer.equations(matvec.equations, matvec.results)
-    function = body.finish(body.writer.atom(matvec.results[0]))
+    body = Body(w, function, "matvec", zip(function.params[:closed], operands[:closed], strict=True))
+    (value,) = function.params[closed:]
+    ((_, word),) = argument_words(function, closed)
+    body.parameter([value], [hint_of(value) or word or "x"], "x", used_values(function))
+    body.writer.equations(function.equations, function.results)
+    written = body.finish(body.writer.atom(function.results[0]))
     w.module.modules.add("jax")
     kwargs = [(k, w.source(v)) for k, v in callee.kwargs.items()]
-    return Subscript(Call(callee.name, [function, *operands[closed:]], kwargs), Text("0"))
+    return Subscript(Call(callee.name, [written, *operands[closed:]], kwargs), Text("0"))
+
+
+def _integrator(w: Any, callee: Library, function: Function, operands: Sequence[Expr]) -> Expr:
+    """`ode.odeint(dynamics, state, times, params)`, its function in the module where it closes over nothing."""
+    signature = callee.signature
+    assert signature is not None
+    arguments = arguments_of(signature, function)
+    called = function_of(w, w.equation, operands, function, arguments, not signature.closed, signature)
+    given, _ = passed(w, operands, arguments, signature)
+    w.module.modules.add(callee.name.partition(".")[0])
+    return Call(callee.name, [called, *given], [(k, w.source(v)) for k, v in callee.kwargs.items()])
