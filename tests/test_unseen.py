@@ -55,6 +55,18 @@ KEPT = {
     ),
     "spiking_lif": "adam_update alif_step loss_fn readout_step run_network spike step train_step",
     "unet_denoiser": "cosine_alpha_bar diffuse f loss_fn min_snr_weight sinusoidal_embedding train_step",
+    "science.felsenstein_gtr_likelihood": (
+        "discrete_rates log_likelihood log_prior posterior_report prune rate_matrix transition_matrices"
+    ),
+    "science.gp_elliptical_slice": (
+        "elliptical_slice gp_logprior gram_cholesky hyper_logprior hyper_step logpost matern52 negbin_loglik perturb "
+        "predict propose sample_posterior"
+    ),
+    "science.heston_barrier_greeks": "black_scholes_call correlated_normals greeks price simulate smooth_payoff",
+    "science.pose_graph_slam": (
+        "edge_residual linearize normal_equations optimize robust_cost rot se2_between se2_compose se2_exp wrap_angle"
+    ),
+    "science.shallow_water_adjoint": "apply_walls axpy ddx ddy laplacian misfit rk3_step sensitivity tendency",
 }
 LIBRARIES = {
     "crf_tagger": "optax",
