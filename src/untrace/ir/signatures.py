@@ -38,9 +38,6 @@ class MapSignature:
     name: str
     names: tuple[str, ...] = ()
 
-    def split(self, leaves: Sequence[Data]) -> Arguments:
-        return jax.tree.unflatten(jax.tree.structure(self.args), list(leaves))
-
     def stands_alone(self, operands: Sequence[Atom]) -> bool:
         """Whether it can be a function of the module, which knows the arrays that it closes over."""
         known = all(type(x) is Constant for x in operands[: self.closed])

@@ -30,8 +30,8 @@ def unfolded(closed: Any) -> Any:
 
 def gives_back(plain: Any, calls: Any, expander: Expander) -> bool:
     """Whether a jaxpr with calls is a program that was captured, but for which numbers it hands to loops: what the author's
-    numbers were (Python's, NumPy's) decides whether a pullback holds them, and whether a derivative rule that
-    adds two of them leaves an equation, and no jaxpr says so."""
+    numbers were (Python's, NumPy's) decides whether a pullback holds them and whether a derivative rule that adds two of them
+    leaves an equation, and no jaxpr says so."""
     whole = unfolded(calls)
     if compare(plain, whole, expander).difference is None:
         return True

@@ -197,7 +197,7 @@ def _traced(
         def dynamics(*args: Any) -> Any:
             return bound_again(function, *held, *jax.tree.leaves(args))[0]
 
-        (start, times, *args), _ = signature.split(arrays[signature.closed :])
+        (start, times, *args), _ = jax.tree.unflatten(jax.tree.structure(signature.args), arrays[signature.closed :])
         return [integrate(dynamics, start, times, *args, **kwargs)]
 
     try:
